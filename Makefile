@@ -1,0 +1,46 @@
+# `make demo` and `make test` do everything on a fresh machine; the other verbs are for development.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := packages/esper-env packages/esper-agent
+
+.PHONY: help demo test install lint type format bench ledger wheels soak clean
+
+help:  ## list the verbs
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation \
+		$(addprefix -e ,$(PACKAGES)) -r requirements-dev.txt
+	touch $@
+
+install: $(STAMP)  ## create .venv and install both packages into it, editable
+
+demo: $(STAMP)  ## train briefly, compare with controls, draw a picture
+	$(BIN)/python benchmarks/demo.py
+
+test: lint type  ## everything that CI checks
+	$(BIN)/python -m pytest -m "not soak and not cuda"
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+format: $(STAMP)  ## apply ruff's fixes and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ledger: $(STAMP)  ## which rows of tests/ledger.md are proven by a passing test
+	$(BIN)/python -m pytest --ledger -m "not soak and not cuda"
+
+soak: $(STAMP)  ## long runs that look for leaks
+	$(BIN)/python -m pytest -m soak
+
+clean:  ## remove what the other verbs made
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

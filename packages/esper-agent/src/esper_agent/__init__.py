@@ -1,0 +1,1 @@
+"""A factored, masked, recurrent PPO with the manners of Stable-Baselines3."""

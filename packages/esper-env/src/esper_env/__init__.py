@@ -1,0 +1,1 @@
+"""Growing a neural network while it trains, as a Gymnasium environment."""
