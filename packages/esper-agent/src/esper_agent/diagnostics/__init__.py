@@ -1,0 +1,1 @@
+"""Watching a training run: detectors that every update runs, and the measurements they rest on."""

@@ -1,0 +1,80 @@
+"""Gradient norms by parameter group, and clipping that reports what it did."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Groups = Mapping[str, Iterable[nn.Parameter]]
+
+
+@dataclass(frozen=True)
+class ClipReport:
+    """What clipping found and did, as tensors on the learner's device."""
+
+    pre: Tensor  # total norm before clipping
+    post: Tensor  # total norm after it
+    clipped: Tensor  # bool: whether any limit was exceeded
+    per_group: dict[str, Tensor]  # norm of each group before clipping
+
+
+def group_norms(groups: Groups) -> dict[str, Tensor]:
+    """The gradient norm of each parameter group; 0 for a group without gradients.
+
+    Raises:
+        ValueError: when gradients live on more than one device.
+    """
+    gradients = {name: [p.grad for p in group if p.grad is not None] for name, group in groups.items()}
+    device = _only_device(gradients)
+    return {name: _norm(tensors, device) for name, tensors in gradients.items()}
+
+
+def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float) -> ClipReport:
+    """Limit each group's norm, then the total norm, in place.
+
+    A non-finite gradient makes `pre` non-finite and spoils the others: do not step then.
+
+    Args:
+        groups: parameters by group name; a parameter belongs to one group.
+        max_group_norm: limit of each group, or None for no limit by group.
+        max_norm: limit of the total norm after the groups were limited.
+    """
+    members = {name: list(group) for name, group in groups.items()}
+    norms = group_norms(members)
+    before = torch.stack(list(norms.values()))
+    scale = _scales(before, max_group_norm, max_norm)
+    for factor, group in zip(scale.unbind(), members.values(), strict=True):
+        for parameter in group:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+    return ClipReport(
+        pre=torch.linalg.vector_norm(before),
+        post=torch.linalg.vector_norm(before * scale),
+        clipped=(scale < 1).any(),
+        per_group=norms,
+    )
+
+
+def _scales(norms: Tensor, max_group_norm: float | None, max_norm: float) -> Tensor:
+    """The factor of each group; 1 where nothing has to shrink."""
+    smallest = torch.finfo(norms.dtype).tiny
+    limited = norms if max_group_norm is None else norms.clamp(max=max_group_norm)
+    total: Tensor = torch.linalg.vector_norm(limited)
+    by_group = torch.where(norms > 0, limited / norms.clamp(min=smallest), 1.0)
+    shrink: Tensor = (max_norm / total.clamp(min=smallest)).clamp(max=1.0)
+    return by_group * shrink
+
+
+def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
+    if not tensors:
+        return torch.zeros((), device=device)
+    return nn.utils.get_total_norm(tensors)
+
+
+def _only_device(gradients: Mapping[str, list[Tensor]]) -> torch.device:
+    devices = {tensor.device for tensors in gradients.values() for tensor in tensors}
+    if len(devices) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"gradients must live on one device, but were found on {found}")
+    return devices.pop() if devices else torch.device("cpu")

@@ -1,0 +1,34 @@
+"""Where the probability ratios of an update are most extreme, per head and jointly."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RatioExtremes:
+    """Largest absolute log-ratios; a bounded report, however many steps are bad."""
+
+    joint: Tensor  # scalar
+    head: Tensor  # [heads]
+    head_index: Tensor  # [heads] flat step index of each head's worst step; -1 when there is no step
+
+
+def ratio_extremes(log_ratios: Tensor, step_index: Tensor) -> RatioExtremes:
+    """Find the worst steps without leaving the device. A NaN counts as infinitely bad.
+
+    Args:
+        log_ratios: log pi_new - log pi_old of each head, [steps, heads]; decision steps only.
+        step_index: flat index of each step in the rollout, [steps].
+    """
+    steps, heads = log_ratios.shape
+    if steps == 0:
+        zeros = log_ratios.new_zeros(heads)
+        return RatioExtremes(log_ratios.new_zeros(()), zeros, torch.full_like(zeros, -1, dtype=torch.long))
+    size, row = _badness(log_ratios).max(dim=0)
+    return RatioExtremes(_badness(log_ratios.sum(dim=1)).max(), size, step_index[row])
+
+
+def _badness(log_ratio: Tensor) -> Tensor:
+    return log_ratio.detach().abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
