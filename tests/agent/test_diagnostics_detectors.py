@@ -200,9 +200,7 @@ def test_vanishing_gradients_are_drift_too() -> None:
 def test_limits_are_wider_while_the_run_warms_up(name: str, mild: dict[str, float]) -> None:
     config = DetectorConfig()
     assert not events_of(config, 5, rollouts=config.warmup_rollouts, **mild)
-    assert {event.name for event in events_of(config, 5, rollouts=config.warmup_rollouts + 1, **mild)} == {
-        name
-    }
+    assert {event.name for event in events_of(config, 5, rollouts=config.warmup_rollouts + 1, **mild)} == {name}
 
 
 @pytest.mark.ledger("P11")
@@ -233,9 +231,7 @@ def test_an_alarm_never_repeats_itself_without_a_recovery(
 @pytest.mark.ledger("X13")
 @given(st.lists(st.sampled_from([{}, *SICK.values()]), max_size=24), st.integers(0, 24))
 @settings(deadline=None)
-def test_a_resumed_monitor_speaks_like_one_that_never_stopped(
-    history: list[dict[str, Any]], cut: int
-) -> None:
+def test_a_resumed_monitor_speaks_like_one_that_never_stopped(history: list[dict[str, Any]], cut: int) -> None:
     straight, first, second = (Monitor(DetectorConfig(escalate_after=2), CLIP) for _ in range(3))
     expected = [run(straight, 1, **changes) for changes in history]
     before = [run(first, 1, **changes) for changes in history[:cut]]

@@ -54,9 +54,7 @@ def test_an_explosion_in_one_group_leaves_the_others_alone() -> None:
     torch.testing.assert_close(calm.grad, torch.tensor([0.3, 0.4]))
     torch.testing.assert_close(wild.grad, torch.tensor([0.5]))
     assert bool(report.clipped)
-    assert {name: float(norm) for name, norm in report.per_group.items()} == pytest.approx(
-        {"calm": 0.5, "wild": 1e6}
-    )
+    assert {name: float(norm) for name, norm in report.per_group.items()} == pytest.approx({"calm": 0.5, "wild": 1e6})
 
 
 def test_the_total_limit_holds_after_the_group_limits() -> None:

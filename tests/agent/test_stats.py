@@ -54,9 +54,7 @@ def minibatch(**changes: Any) -> MinibatchStats:
 def rollout() -> RolloutStats:
     spread = advantage_stats(torch.tensor([-1.0, 0.0, 3.0, 2.0]))
     values = {field.name: torch.tensor(0.5) for field in fields(RolloutStats)}
-    return RolloutStats(
-        **values | {"advantage": spread, "normalized_advantage": spread, "nonfinite": torch.tensor(0)}
-    )  # type: ignore[arg-type]
+    return RolloutStats(**values | {"advantage": spread, "normalized_advantage": spread, "nonfinite": torch.tensor(0)})  # type: ignore[arg-type]
 
 
 def collect(*minibatches: MinibatchStats) -> UpdateStats:
@@ -98,9 +96,7 @@ def test_means_count_each_step_once() -> None:
 
 
 def test_entropy_is_averaged_where_the_head_had_a_choice() -> None:
-    stats = collect(
-        minibatch(entropy=[1.0, 0.5], choices=[100, 30]), minibatch(entropy=[0.0, 0.9], choices=[100, 10])
-    )
+    stats = collect(minibatch(entropy=[1.0, 0.5], choices=[100, 30]), minibatch(entropy=[0.0, 0.9], choices=[100, 10]))
     assert stats.entropy == pytest.approx({"op": 0.5, "slot": 0.6})
     assert stats.entropy_available == pytest.approx({"op": 1.0, "slot": 0.2})
 

@@ -147,9 +147,7 @@ def collect_update_stats(
     )
 
 
-def _to_host(
-    minibatches: Sequence[MinibatchStats], rollout: RolloutStats
-) -> tuple[Columns, dict[str, float]]:
+def _to_host(minibatches: Sequence[MinibatchStats], rollout: RolloutStats) -> tuple[Columns, dict[str, float]]:
     """All minibatches as named columns [minibatch, width], and the rollout's scalars, by one transfer."""
     columns = {
         field.name: torch.stack([getattr(row, field.name) for row in minibatches]).view(len(minibatches), -1)
@@ -159,10 +157,7 @@ def _to_host(
     parts = [*columns.values(), *scalars.values()]
     flat = torch.cat([part.detach().double().flatten() for part in parts]).cpu().numpy()
     pieces = np.split(flat, np.cumsum([part.numel() for part in parts])[:-1])
-    table = {
-        name: piece.reshape(column.shape)
-        for (name, column), piece in zip(columns.items(), pieces, strict=False)
-    }
+    table = {name: piece.reshape(column.shape) for (name, column), piece in zip(columns.items(), pieces, strict=False)}
     numbers = zip(scalars, (float(piece[0]) for piece in pieces[len(columns) :]), strict=True)
     return table, dict(numbers)
 

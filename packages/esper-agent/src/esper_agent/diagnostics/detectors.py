@@ -58,9 +58,7 @@ class Detector(ABC):
         )
         if severity is None:
             return None
-        return Event(
-            self.name, step, reading.head, reading.value, reading.threshold, severity, reading.message
-        )
+        return Event(self.name, step, reading.head, reading.value, reading.threshold, severity, reading.message)
 
     def _above(self, value: float, limit: float, message: str, head: str | None = None) -> Reading:
         """A reading that is bad above its limit; NaN is bad."""
@@ -91,9 +89,7 @@ class EntropyCollapse(Detector):
         """One reading for each head that had a choice often enough."""
         unknown = sorted(set(self.config.entropy_floors) - set(stats.entropy))
         if unknown:
-            raise ValueError(
-                f"entropy_floors names {unknown}; the policy's heads are {sorted(stats.entropy)}"
-            )
+            raise ValueError(f"entropy_floors names {unknown}; the policy's heads are {sorted(stats.entropy)}")
         for head, entropy in stats.entropy.items():
             if stats.entropy_available[head] >= self.config.min_choice_share:
                 floor = self.config.entropy_floors.get(head, self.config.entropy_floor)
@@ -204,9 +200,7 @@ class LstmSaturation(Detector):
         """The share of saturated units."""
         limit = min(1.0, self.config.lstm_saturation_share * self.config.slack(stats.rollouts))
         share = stats.lstm_saturation
-        yield self._above(
-            share, limit, f"{share:.0%} of hidden units are saturated, the limit is {limit:.0%}"
-        )
+        yield self._above(share, limit, f"{share:.0%} of hidden units are saturated, the limit is {limit:.0%}")
 
 
 class LstmSilence(Detector):

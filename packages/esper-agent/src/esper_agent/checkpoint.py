@@ -1,0 +1,177 @@
+"""Checkpoints: one file of tensors and JSON, written atomically, versioned, and read without running code.
+
+| version | state |
+|---|---|
+| 0 | counters at the top level, as `num_timesteps`, `n_rollouts` and `n_updates` |
+| 1 | counters under `counters`, as `env_steps`, `rollouts` and `optimizer_steps` |
+"""
+
+import json
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+State = dict[str, Any]
+
+FORMAT = "esper-agent checkpoint"
+SCHEMA_VERSION = 1
+_TENSOR = "$tensor"
+_PRIMITIVES = (str, int, float, bool, type(None))
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be written or read."""
+
+
+def save_checkpoint(path: str | Path, state: State) -> None:
+    """Write a state; the file is complete or the previous one stays.
+
+    Args:
+        path: the file; its directory must exist.
+        state: nested dicts with string keys and lists, of tensors, strings, numbers, booleans and None.
+
+    Raises:
+        CheckpointError: when the state holds something else, or the file cannot be written.
+    """
+    tensors: list[Tensor] = []
+    tree = json.dumps(_pack(state, "state", tensors))
+    document = {"format": FORMAT, "version": SCHEMA_VERSION, "tree": tree, "tensors": tensors}
+    try:
+        with _replacing(Path(path)) as file:
+            torch.save(document, file)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {path}: {error}; what was there is unchanged") from error
+
+
+def load_checkpoint(path: str | Path) -> State:
+    """Read a state, brought to the current version; its tensors are mapped from the file, on the CPU.
+
+    Raises:
+        CheckpointError: when the file is missing, damaged, foreign, hostile or newer than this package.
+    """
+    return migrate(*_read(Path(path)))
+
+
+def upgrade_checkpoint(path: str | Path) -> tuple[int, int]:
+    """Rewrite a file in the current version; returns the versions before and after."""
+    version, state = _read(Path(path))
+    if version < SCHEMA_VERSION:
+        save_checkpoint(path, migrate(version, state))
+    return version, SCHEMA_VERSION
+
+
+def migrate(version: int, state: State) -> State:
+    """Apply the migrations from a version to the current one, in order."""
+    try:
+        for step in MIGRATIONS[version:]:
+            state = step(state)
+    except KeyError as error:
+        raise CheckpointError(f"the checkpoint is malformed: a state of version {version} needs {error}") from error
+    return state
+
+
+def migrate_0_to_1(state: State) -> State:
+    """Name the three counters for what they count, and keep them together."""
+    renamed = {"num_timesteps": "env_steps", "n_rollouts": "rollouts", "n_updates": "optimizer_steps"}
+    rest = {name: value for name, value in state.items() if name not in renamed}
+    return {**rest, "counters": {new: state[old] for old, new in renamed.items()}}
+
+
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1,)
+
+
+def _read(path: Path) -> tuple[int, State]:
+    """The version and the state as stored."""
+    document = _load_document(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not an {FORMAT}")
+    version = document.get("version")
+    if type(version) is not int or version < 0:
+        raise CheckpointError(f"{path} is malformed: its version is {version!r}")
+    if version > SCHEMA_VERSION:
+        raise CheckpointError(f"{path} has version {version}, newer than {SCHEMA_VERSION}; update esper-agent")
+    try:
+        return version, _unpack(json.loads(document["tree"]), document["tensors"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is malformed: {error!r}") from error
+
+
+def _load_document(path: Path) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path} is damaged: {damaged} does not match its checksum")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} does not exist") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path} holds code or foreign objects; nothing was loaded or run") from error
+    except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{path} is damaged or not an {FORMAT}: {error}") from error
+
+
+def _pack(value: Any, where: str, tensors: list[Tensor]) -> Any:
+    """The value as JSON, with its tensors moved to a list and replaced by their position."""
+    if isinstance(value, Tensor):
+        tensors.append(_compact(value))
+        return {_TENSOR: len(tensors) - 1}
+    if type(value) is dict and all(type(key) is str and key != _TENSOR for key in value):
+        return {key: _pack(item, f"{where}[{key!r}]", tensors) for key, item in value.items()}
+    if type(value) is list:
+        return [_pack(item, f"{where}[{i}]", tensors) for i, item in enumerate(value)]
+    if type(value) in _PRIMITIVES:
+        return value
+    raise CheckpointError(
+        f"{where} is {type(value).__name__} {value!r:.60}; "
+        "allowed are tensors, str, int, float, bool, None, lists, and dicts with str keys"
+    )
+
+
+def _unpack(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        return tensors[value[_TENSOR]]
+    return {key: _unpack(item, tensors) for key, item in value.items()}
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU, without the rest of the storage that it may be a view of."""
+    tensor = tensor.detach().cpu()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` in one step, once it is safely on the disk."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the new name itself durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
