@@ -1,0 +1,102 @@
+"""A row of the population as a plain `nn.Module`: for saving, for reading, and as the reference in tests."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from esper_env.blueprints.base import BLUEPRINTS, SeedTemplate
+from esper_env.hosts.base import HOSTS, Host
+from esper_env.population.population import EMPTY, Blend, Population
+
+
+class GrownNetwork(nn.Module):
+    """A host with the seeds that act on it, in plain torch.
+
+    Args:
+        description: What was built: the host and its arguments, the live units of each block, and the seeds by slot.
+    """
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        super().__init__()
+        self.description = description
+        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description["arguments"].items()}
+        host: Host = HOSTS[description["host"]](**arguments)
+        self.host = host.template()
+        self.seeds = nn.ModuleDict()
+        for slot, seed in description["seeds"].items():
+            self.seeds[slot] = SeedTemplate(BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
+        for slot, units in enumerate(description["live_units"]):
+            width = host.slots[slot].outputs[0]
+            self.register_buffer(f"alive{slot}", (torch.arange(width) < units).float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of samples [batch, ...]."""
+        x = self.host.enter(x)  # type: ignore[operator]
+        for index, block in enumerate(self.host.blocks):  # type: ignore[arg-type]
+            alive = getattr(self, f"alive{index}").to(x.dtype)
+            h = block(x) * alive.view(-1, *[1] * (x.dim() - 2))
+            y = self._with_seed(str(index), x, h)
+            x = self.host.bridge(index, y)  # type: ignore[operator]
+        logits: Tensor = self.host.head(x)  # type: ignore[operator]
+        return logits
+
+    def _with_seed(self, slot: str, x: Tensor, h: Tensor) -> Tensor:
+        if slot not in self.seeds:
+            return h
+        seed, settings = self.seeds[slot], self.description["seeds"][slot]
+        delta: Tensor = seed.body(x)  # type: ignore[operator]
+        alpha, blend = settings["alpha"], Blend[settings["blend"]]
+        if blend is Blend.MULTIPLY:
+            return torch.addcmul(h, h, delta.tanh(), value=alpha)
+        if blend is Blend.GATE:
+            pooled = x.flatten(2).mean(2) if x.dim() > 2 else x
+            opening: Tensor = seed.gate(pooled).sigmoid()  # type: ignore[operator]
+            delta = delta * opening.view(-1, *[1] * (x.dim() - 1))
+        return h.add(delta, alpha=alpha)
+
+
+def export_host(population: Population, row: int) -> GrownNetwork:
+    """Row `row` with its live seeds."""
+    if not 0 <= row < len(population):
+        raise IndexError(f"row is {row}; allowed: 0 to {len(population) - 1}")
+    network = GrownNetwork(_describe(population, row)).to(population.engine.dtype)
+    state = {f"host.{k}": v for k, v in population.body.layout.state_dict(population.body.values[row]).items()}
+    for (slot, _, live), cohort in population.seeds.items():
+        if live and row in cohort.rows:
+            values = cohort.values[int(cohort.rows.searchsorted(row))]
+            state |= {f"seeds.{slot}.{k}": v for k, v in cohort.layout.state_dict(values).items()}
+    network.load_state_dict(state)
+    return network
+
+
+def _describe(population: Population, row: int) -> dict[str, Any]:
+    engine, census = population.engine, population.census
+    host = engine.host
+    seeds = {
+        str(slot): {
+            "blueprint": BLUEPRINTS.name_of(engine.blueprints[census.blueprint[row, slot]]),
+            "blend": Blend(census.blend[row, slot]).name,
+            "alpha": population.alpha[row, slot].item(),
+        }
+        for slot in range(len(host.slots))
+        if census.blueprint[row, slot] != EMPTY and census.live[row, slot]
+    }
+    live_units = [int(mask[row].sum().item()) for mask in population.lesions]
+    arguments = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(host).items()}
+    return {"host": HOSTS.name_of(type(host)), "arguments": arguments, "live_units": live_units, "seeds": seeds}
+
+
+def save_network(network: GrownNetwork, path: str | Path) -> None:
+    """Write a network so that `load_network` can read it without unpickling code."""
+    torch.save({"description": network.description, "state": network.state_dict()}, path)
+
+
+def load_network(path: str | Path) -> GrownNetwork:
+    """Read a network that `save_network` wrote."""
+    content = torch.load(path, weights_only=True)
+    dtype = next(iter(content["state"].values())).dtype
+    network = GrownNetwork(content["description"]).to(dtype)
+    network.load_state_dict(content["state"])
+    return network

@@ -1,0 +1,117 @@
+"""The CNN host: convolution, group norm and a leaky activation per block, pooling between blocks."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
+from esper_env.hosts.mlp import LEAK
+from esper_env.population.layers import average_pool, convolution, dense, global_average, group_norm
+from esper_env.population.layout import Params
+
+KERNEL = 3
+POOL = 2
+
+
+def _plain_block(inputs: int, outputs: int, groups: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, KERNEL, padding=KERNEL // 2, bias=False)
+    return nn.Sequential(convolution, nn.GroupNorm(groups, outputs), nn.LeakyReLU(LEAK))
+
+
+class PlainCNN(nn.Module):
+    """One CNN host in plain torch."""
+
+    def __init__(self, host: "CNNHost") -> None:
+        super().__init__()
+        pairs = zip((host.image[0], *host.channels), host.channels, strict=False)
+        self.blocks = nn.ModuleList(_plain_block(i, o, host.norm_groups) for i, o in pairs)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(host.channels[-1], host.classes))
+        self.pooled = host.pooled
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Images, as they are."""
+        return x
+
+    def bridge(self, index: int, y: Tensor) -> Tensor:
+        """Pool after the blocks that say so."""
+        return F.avg_pool2d(y, POOL) if index in self.pooled else y
+
+
+@dataclass(frozen=True)
+class CNNHost(Host):
+    """Convolution blocks with the given channels; `pooled` names the blocks that pooling follows."""
+
+    image: tuple[int, int, int]
+    channels: tuple[int, ...]
+    classes: int
+    norm_groups: int = 2
+    pooled: tuple[int, ...] = (0, 1)
+
+    family: ClassVar[str] = "image"
+    row_axis: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        require_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
+        require_positive("CNNHost", norm_groups=self.norm_groups)
+        uneven = [c for c in self.channels if c % self.norm_groups]
+        if uneven:
+            raise ValueError(f"CNNHost.channels has {uneven}; allowed: multiples of norm_groups={self.norm_groups}")
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """One slot per block; a block keeps the size of its input."""
+        slots, (inputs, height, width) = [], self.image
+        for index, outputs in enumerate(self.channels):
+            slots.append(Slot((inputs, height, width), (outputs, height, width)))
+            if index in self.pooled:
+                height, width = height // POOL, width // POOL
+            inputs = outputs
+        return tuple(slots)
+
+    def template(self) -> PlainCNN:
+        """The plain network."""
+        return PlainCNN(self)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """[n, batch, c, h, w] to [batch, h, w, n, c]."""
+        return inputs.permute(1, 3, 4, 0, 2).contiguous()
+
+    def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
+        """Convolution, group norm, activation."""
+        h = convolution(x, params["0.weight"])
+        return F.leaky_relu(group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"]), LEAK)
+
+    def bridge(self, index: int, y: Tensor) -> Tensor:
+        """Pool after the blocks that say so."""
+        return average_pool(y, POOL) if index in self.pooled else y
+
+    def head(self, params: Params, y: Tensor) -> Tensor:
+        """Global average and a dense layer."""
+        return dense(global_average(y), params["2.weight"], params["2.bias"])
+
+    def per_row(self, values: Tensor) -> Tensor:
+        """[n, 1]."""
+        return values.unsqueeze(1)
+
+    def per_unit(self, values: Tensor) -> Tensor:
+        """[n, channels], as it is."""
+        return values
+
+    def per_sample(self, values: Tensor) -> Tensor:
+        """[batch, 1, 1, n, 1]."""
+        return values.transpose(0, 1).unsqueeze(1).unsqueeze(1)
+
+    def summary(self, x: Tensor) -> Tensor:
+        """Average over space."""
+        return global_average(x)
+
+    def activation_size(self) -> int:
+        """The image and all blocks' outputs, each counted thrice for convolution, norm and activation."""
+        sizes = [slot.outputs[0] * slot.outputs[1] * slot.outputs[2] for slot in self.slots]
+        channels, height, width = self.image
+        return channels * height * width + 3 * sum(sizes)
+
+
+HOSTS.register("cnn", CNNHost)

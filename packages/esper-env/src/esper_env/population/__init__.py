@@ -1,0 +1,1 @@
+"""N growing hosts trained as one batched tensor program."""

@@ -1,0 +1,66 @@
+"""A cohort: rows of parameters that share a layout, with their optimiser state and the environments they belong to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper_env.population.layout import Layout, Params
+from esper_env.population.optimizers import State
+
+Rows = NDArray[np.int64]
+
+
+@dataclass
+class Cohort:
+    """Stacked parameters of some environments, in ascending order of the environments.
+
+    Membership lives on the host as `rows`: it changes only between steps, so no pass ever asks the device for it.
+    """
+
+    layout: Layout
+    rows: Rows
+    values: Tensor
+    state: State
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything that follows a row."""
+        return (self.values, *self.state)
+
+    def take(self, rows: Rows) -> "Cohort":
+        """A copy of the given rows, which must be members."""
+        index = self._positions(rows)
+        values, *state = (t.index_select(0, index) for t in self.tensors())
+        return Cohort(self.layout, np.sort(rows), values, tuple(state))
+
+    def without(self, rows: Rows) -> "Cohort":
+        """The cohort less the given rows."""
+        return self.take(np.setdiff1d(self.rows, rows))
+
+    def joined(self, other: "Cohort") -> "Cohort":
+        """The union of two disjoint cohorts."""
+        rows = np.concatenate([self.rows, other.rows])
+        order = np.argsort(rows)
+        index = torch.from_numpy(order).to(self.values.device)
+        pairs = zip(self.tensors(), other.tensors(), strict=True)
+        values, *state = (torch.cat(pair).index_select(0, index) for pair in pairs)
+        return Cohort(self.layout, rows[order], values, tuple(state))
+
+    def window(self, start: int, stop: int) -> "Cohort":
+        """The members with start <= row < stop, renumbered from start, sharing storage with this cohort."""
+        low, high = np.searchsorted(self.rows, (start, stop))
+        values, *state = (t[low:high] for t in self.tensors())
+        return Cohort(self.layout, self.rows[low:high] - start, values, tuple(state))
+
+    def leaves(self) -> Params:
+        """The parameters as differentiable views that share storage with `values`."""
+        return {name: view.detach().requires_grad_() for name, view in self.layout.unpack(self.values).items()}
+
+    def _positions(self, rows: Rows) -> Tensor:
+        positions = np.searchsorted(self.rows, np.sort(rows))
+        return torch.from_numpy(positions).to(self.values.device)

@@ -1,0 +1,86 @@
+"""Fused layers: the layers of N independent networks as one tensor operation each.
+
+Dense activations are [n, batch, features]; images are [batch, height, width, n, channels], because that is how a
+channels-last grouped convolution lies in memory, so no layer copies its input. Parameters are [n, ...], input-major
+for dense weights.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer per model: [n, batch, i] with weights [n, i, o]."""
+    if bias is None:
+        return torch.bmm(x, weight)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+
+def _as_grouped(x: Tensor) -> Tensor:
+    """[batch, h, w, n, c] as the channels-last tensor [batch, n*c, h, w] over the same memory."""
+    return x.flatten(3).permute(0, 3, 1, 2)
+
+
+def _from_grouped(x: Tensor, n: int) -> Tensor:
+    batch, channels, height, width = x.shape
+    return x.permute(0, 2, 3, 1).reshape(batch, height, width, n, channels // n)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+    """A same-size convolution per model: [batch, h, w, n, i] with weights [n, o, i / groups, k, k]."""
+    n, kernel = weight.shape[0], weight.shape[-1]
+    flat_bias = None if bias is None else bias.flatten()
+    out = F.conv2d(_as_grouped(x), weight.flatten(0, 1), flat_bias, padding=kernel // 2, groups=n * groups)
+    return _from_grouped(out.contiguous(memory_format=torch.channels_last), n)
+
+
+def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
+    """Group normalisation per model: [batch, h, w, n, c] with affine parameters [n, c]."""
+    n = x.shape[3]
+    out = F.group_norm(_as_grouped(x), n * groups, weight.flatten(), bias.flatten())
+    return _from_grouped(out, n)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Layer normalisation over the last axis of [n, ..., features], affine per model."""
+    shape = (weight.shape[0],) + (1,) * (x.dim() - 2) + (weight.shape[1],)
+    return torch.addcmul(bias.view(shape), F.layer_norm(x, x.shape[-1:]), weight.view(shape))
+
+
+def average_pool(x: Tensor, size: int = 2) -> Tensor:
+    """Average pooling of [batch, h, w, n, c] by `size` in both directions."""
+    return _from_grouped(F.avg_pool2d(_as_grouped(x), size), x.shape[3])
+
+
+def global_average(x: Tensor) -> Tensor:
+    """[batch, h, w, n, c] averaged over space, as dense activations [n, batch, c]."""
+    return x.mean(dim=(1, 2)).transpose(0, 1)
+
+
+def embedding(tokens: Tensor, weight: Tensor) -> Tensor:
+    """A table per model: tokens [n, batch, length] with weights [n, vocabulary, features]."""
+    n, vocabulary, features = weight.shape
+    offset = torch.arange(n, device=tokens.device).view(n, 1, 1) * vocabulary
+    return F.embedding(tokens + offset, weight.reshape(n * vocabulary, features))
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool) -> Tensor:
+    """Multi-head attention per model on projected [n, batch, length, features]."""
+    n, batch, length, features = query.shape
+    per_head = (n * batch, length, heads, features // heads)
+    q, k, v = (t.reshape(per_head).transpose(1, 2) for t in (query, key, value))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return mixed.transpose(1, 2).reshape(n, batch, length, features)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of each model, [n], from logits [n, ..., classes] and labels [n, ...]."""
+    # With the classes on a leading axis the softmax kernel vectorises over the batch: four times as fast.
+    loss = F.cross_entropy(logits.flatten(1, -2).transpose(1, 2), labels.flatten(1), reduction="none")
+    return loss.mean(dim=1)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of right answers of each model, [n]."""
+    return (logits.argmax(dim=-1) == labels).flatten(1).to(logits.dtype).mean(dim=1)

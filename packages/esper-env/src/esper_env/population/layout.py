@@ -1,0 +1,129 @@
+"""Parameters as rows: each model's parameters are one vector, so a population is one matrix.
+
+Birth, removal, snapshots and optimiser steps are then row operations on one tensor, whatever the module inside.
+A plain `nn.Module` (the template) gives names, shapes and initial values; fused layers read the unpacked views.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from esper_env.randomness import Purpose, uniform
+
+Params = dict[str, Tensor]
+
+
+class LayerScale(nn.Module):
+    """Multiplies the last axis (or the channels of an image) by a learned vector that starts at zero.
+
+    Args:
+        features: Length of the vector.
+        image: Whether inputs are [batch, channels, height, width].
+    """
+
+    def __init__(self, features: int, image: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(features))
+        self.image = image
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale `x`."""
+        return x * (self.scale.view(-1, 1, 1) if self.image else self.scale)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter: its name, its place in the row, and how it starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+    transposed: bool  # dense weights are kept input-major, which the batched matrix product prefers
+    center: float  # initial values are center + bound * uniform(-1, 1)
+    bound: float
+
+
+def _initial(module: nn.Module, parameter: Tensor) -> tuple[float, float]:
+    if parameter.dim() >= 2:
+        fan_in = parameter.shape[1] if isinstance(module, nn.Embedding) else parameter[0].numel()
+        return 0.0, sqrt((1.0 if isinstance(module, nn.Embedding) else 6.0) / fan_in)
+    is_norm_weight = isinstance(module, nn.GroupNorm | nn.LayerNorm) and parameter is module.weight
+    return (1.0 if is_norm_weight else 0.0), 0.0
+
+
+def _entries(template: nn.Module) -> Iterator[Entry]:
+    start = 0
+    for path, module in template.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            transposed = isinstance(module, nn.Linear) and parameter.dim() == 2
+            shape = tuple(parameter.shape[::-1] if transposed else parameter.shape)
+            center, bound = _initial(module, parameter)
+            full = f"{path}.{name}" if path else name
+            yield Entry(full, shape, start, parameter.numel(), transposed, center, bound)
+            start += parameter.numel()
+
+
+class Layout:
+    """Where each parameter of a template module lies in a row.
+
+    Args:
+        template: A plain module; only its names, shapes and layer types are read.
+    """
+
+    def __init__(self, template: nn.Module) -> None:
+        self.entries = tuple(_entries(template))
+        self.size = sum(entry.size for entry in self.entries)
+
+    def part(self, prefix: str) -> "Part":
+        """The parameters of one submodule, under their local names."""
+        return Part(prefix, tuple(e for e in self.entries if e.name.startswith(f"{prefix}.")))
+
+    def unpack(self, values: Tensor) -> Params:
+        """Rows [n, size] as named views [n, *shape]."""
+        return {e.name: _view(values, e) for e in self.entries}
+
+    def pack(self, grads: Sequence[Tensor | None], n: int, like: Tensor) -> Tensor:
+        """Gradients of the unpacked views as rows [n, size]; an unused parameter has gradient zero."""
+        parts = [
+            like.new_zeros(n, e.size) if g is None else g.flatten(1) for g, e in zip(grads, self.entries, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
+
+    def initial(self, seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: int, dtype: torch.dtype) -> Tensor:
+        """Initial rows, [len(seeds), size]: a pure function of the arguments."""
+        index = torch.arange(self.size, device=seeds.device) + stream * (1 << 32)
+        when = step[:, None] if isinstance(step, Tensor) else step
+        signed = 2.0 * uniform(seeds[:, None], purpose, when, index) - 1.0
+        center, bound = (self._per_value(field, seeds.device) for field in ("center", "bound"))
+        return (center + bound * signed).to(dtype)
+
+    def _per_value(self, field: str, device: torch.device) -> Tensor:
+        numbers = torch.tensor([getattr(e, field) for e in self.entries], dtype=torch.float64)
+        sizes = torch.tensor([e.size for e in self.entries])
+        return numbers.repeat_interleave(sizes).to(device)
+
+    def state_dict(self, row: Tensor) -> dict[str, Tensor]:
+        """One row as the state dict of the template."""
+        views = self.unpack(row.unsqueeze(0))
+        return {e.name: (views[e.name][0].T if e.transposed else views[e.name][0]).contiguous() for e in self.entries}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The parameters of one submodule of a layout."""
+
+    prefix: str
+    entries: tuple[Entry, ...]
+
+    def of(self, params: Params, rows: int | None = None) -> Params:
+        """The submodule's parameters under local names, of the first `rows` models or of all."""
+        cut = len(self.prefix) + 1
+        return {e.name[cut:]: params[e.name] if rows is None else params[e.name][:rows] for e in self.entries}
+
+
+def _view(values: Tensor, entry: Entry) -> Tensor:
+    return values[:, entry.start : entry.start + entry.size].view(len(values), *entry.shape)

@@ -1,0 +1,233 @@
+"""The population: N hosts with their seeds, and the row operations that change them between steps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper_env.blueprints.base import Blueprint, SeedTemplate
+from esper_env.hosts.base import Host
+from esper_env.population.cohort import Cohort, Rows
+from esper_env.population.layout import Layout
+from esper_env.population.optimizers import Optimizer
+from esper_env.randomness import Purpose
+
+EMPTY = -1
+# A tile's activations and their gradients should stay in a core's second-level cache.
+TILE_BYTES = 4 << 20
+
+
+class Blend(IntEnum):
+    """How a seed joins its block: h + a*d, h * (1 + a*tanh(d)), or h + a*sigmoid(gate)*d."""
+
+    ADD = 0
+    MULTIPLY = 1
+    GATE = 2
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What all rows share: the host, the blueprints on offer, and how parameters are updated."""
+
+    host: Host
+    blueprints: tuple[Blueprint, ...]
+    optimizer: Optimizer
+    max_grad_norm: float | None = None
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        strangers = [b for b in self.blueprints if b.family != self.host.family]
+        if strangers:
+            raise ValueError(f"blueprints {strangers} do not fit a host of family {self.host.family!r}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; allowed: None or a positive number")
+
+    @cached_property
+    def body_layout(self) -> Layout:
+        """Layout of a host's row."""
+        return Layout(self.host.template())
+
+    @cached_property
+    def seed_layouts(self) -> list[list[Layout]]:
+        """Layouts of the seeds' rows, by slot and blueprint."""
+        return [[Layout(SeedTemplate(b, slot)) for b in self.blueprints] for slot in self.host.slots]
+
+
+@dataclass(frozen=True)
+class Census:
+    """Who sits where, [n, slots] each; kept on the host, since it changes only between steps."""
+
+    blueprint: NDArray[np.int64]  # index of the blueprint, or EMPTY
+    live: NDArray[np.bool_]  # acts on the host, as opposed to incubating behind it
+    committed: NDArray[np.bool_]  # fossilised
+    blend: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, rows: int, slots: int) -> "Census":
+        """Nobody anywhere."""
+        shape = (rows, slots)
+        no = np.zeros(shape, dtype=np.bool_)
+        return cls(np.full(shape, EMPTY), no, no.copy(), np.zeros(shape, dtype=np.int64))
+
+    def window(self, start: int, stop: int) -> "Census":
+        """Rows start to stop, sharing storage."""
+        cut = slice(start, stop)
+        return Census(self.blueprint[cut], self.live[cut], self.committed[cut], self.blend[cut])
+
+    def clear(self, rows: Rows, slots: Rows) -> None:
+        """Nobody at these places any more."""
+        self.blueprint[rows, slots] = EMPTY
+        self.live[rows, slots] = False
+        self.committed[rows, slots] = False
+        self.blend[rows, slots] = Blend.ADD
+
+
+SeedKey = tuple[int, int, bool]  # slot, blueprint, live
+
+
+@dataclass
+class Population:
+    """N hosts and their seeds.
+
+    Seeds of one blueprint in one slot form two cohorts, those that incubate and those that live, so that neither
+    pass has to pick its rows out of a shared matrix.
+    """
+
+    engine: Engine
+    body: Cohort
+    seeds: dict[SeedKey, Cohort]
+    census: Census
+    alpha: Tensor  # [n, slots], how much of a live seed acts
+    lr: Tensor  # [n]
+    lesions: list[Tensor]  # per slot [n, units], 1 where the block's unit is alive
+    lesioned: NDArray[np.bool_]  # [n, slots]
+
+    @classmethod
+    def unborn(cls, engine: Engine, rows: int) -> "Population":
+        """A population whose rows are zero until `rebirth`."""
+        slots = engine.host.slots
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, device=engine.device, dtype=engine.dtype)
+
+        values = zeros(rows, engine.body_layout.size)
+        body = Cohort(engine.body_layout, np.arange(rows), values, engine.optimizer.initial(values))
+        lesions = [zeros(rows, slot.outputs[0]) + 1.0 for slot in slots]
+        none = np.zeros((rows, len(slots)), dtype=np.bool_)
+        census = Census.empty(rows, len(slots))
+        return cls(engine, body, {}, census, zeros(rows, len(slots)), zeros(rows), lesions, none)
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def rebirth(self, rows: Rows, seeds: Tensor, lr: Tensor, live_units: NDArray[np.int64]) -> None:
+        """Give rows fresh hosts without seeds.
+
+        Args:
+            rows: Which rows.
+            seeds: Their episode seeds, on the device.
+            lr: Their learning rates, on the device.
+            live_units: How many units of each block stay alive, [len(rows), slots].
+        """
+        index = self._index(rows)
+        values = self.engine.body_layout.initial(seeds, Purpose.HOST_WEIGHTS, 0, 0, self.engine.dtype)
+        fresh = (values, *self.engine.optimizer.initial(values))
+        for target, source in zip(self.body.tensors(), fresh, strict=True):
+            target.index_copy_(0, index, source)
+        self.lr.index_copy_(0, index, lr.to(self.lr.dtype))
+        self._lesion(rows, live_units)
+        occupied = self.census.blueprint[rows] != EMPTY
+        self.remove(rows[np.nonzero(occupied)[0]], np.nonzero(occupied)[1])
+
+    def _lesion(self, rows: Rows, live_units: NDArray[np.int64]) -> None:
+        index = self._index(rows)
+        for slot, mask in enumerate(self.lesions):
+            alive = np.arange(mask.shape[1]) < live_units[:, slot, None]
+            mask.index_copy_(0, index, torch.from_numpy(alive).to(mask))
+            self.lesioned[rows, slot] = ~alive.all(axis=1)
+
+    def germinate(self, rows: Rows, slots: Rows, kinds: Rows, blends: Rows, seeds: Tensor, steps: Tensor) -> None:
+        """Plant silent seeds, one per (row, slot); `seeds` and `steps` of the rows make their weights."""
+        self.census.blueprint[rows, slots] = kinds
+        self.census.blend[rows, slots] = blends
+        for slot, kind in _pairs(slots, kinds):
+            chosen = np.flatnonzero((slots == slot) & (kinds == kind))
+            chosen = chosen[np.argsort(rows[chosen])]
+            pick, layout = self._index(chosen), self.engine.seed_layouts[slot][kind]
+            values = layout.initial(seeds[pick], Purpose.SEED_WEIGHTS, steps[pick], slot, self.engine.dtype)
+            newborn = Cohort(layout, rows[chosen], values, self.engine.optimizer.initial(values))
+            self._join((slot, kind, False), newborn)
+
+    def advance(self, rows: Rows, slots: Rows) -> None:
+        """Let incubating seeds act on their hosts; their optimiser state follows them."""
+        for slot, kind in _pairs(slots, self.census.blueprint[rows, slots]):
+            chosen = rows[(slots == slot) & (self.census.blueprint[rows, slots] == kind)]
+            self._join((slot, kind, True), self._leave((slot, kind, False), chosen))
+        self.census.live[rows, slots] = True
+
+    def commit(self, rows: Rows, slots: Rows) -> None:
+        """Fossilise live seeds: they stay for good."""
+        self.census.committed[rows, slots] = True
+
+    def remove(self, rows: Rows, slots: Rows) -> None:
+        """Take seeds out; nothing of them stays."""
+        kinds, live = self.census.blueprint[rows, slots], self.census.live[rows, slots]
+        for slot, kind, alive in set(zip(slots.tolist(), kinds.tolist(), live.tolist(), strict=True)):
+            self._leave((slot, kind, alive), rows[(slots == slot) & (kinds == kind) & (live == alive)])
+        self.census.clear(rows, slots)
+        self.alpha[self._index(rows), self._index(slots)] = 0.0
+
+    def _join(self, key: SeedKey, cohort: Cohort) -> None:
+        self.seeds[key] = self.seeds[key].joined(cohort) if key in self.seeds else cohort
+
+    def _leave(self, key: SeedKey, rows: Rows) -> Cohort:
+        leaving = self.seeds[key].take(rows)
+        self.seeds[key] = self.seeds[key].without(rows)
+        if not len(self.seeds[key]):
+            del self.seeds[key]
+        return leaving
+
+    def seed_sizes(self) -> NDArray[np.int64]:
+        """Parameters of each seed, [n, slots]; the gate counts only where the blend uses it."""
+        sizes = np.zeros(self.census.blueprint.shape, dtype=np.int64)
+        for slot, layouts in enumerate(self.engine.seed_layouts):
+            gate = self.engine.host.slots[slot].inputs[0] + 1
+            for kind, layout in enumerate(layouts):
+                here = self.census.blueprint[:, slot] == kind
+                sizes[here, slot] = layout.size - gate
+            gated = (self.census.blueprint[:, slot] != EMPTY) & (self.census.blend[:, slot] == Blend.GATE)
+            sizes[gated, slot] += gate
+        return sizes
+
+    def window(self, start: int, stop: int) -> "Population":
+        """Rows start to stop as a population of their own that shares storage with this one."""
+        seeds = {key: cohort.window(start, stop) for key, cohort in self.seeds.items()}
+        return replace(
+            self,
+            body=self.body.window(start, stop),
+            seeds={key: cohort for key, cohort in seeds.items() if len(cohort)},
+            census=self.census.window(start, stop),
+            alpha=self.alpha[start:stop],
+            lr=self.lr[start:stop],
+            lesions=[mask[start:stop] for mask in self.lesions],
+            lesioned=self.lesioned[start:stop],
+        )
+
+    def tiles(self, samples: int) -> Iterator[tuple[int, int]]:
+        """Bounds of tiles of rows whose activations on so many samples fit the cache."""
+        row_bytes = samples * self.engine.host.activation_size() * self.body.values.element_size()
+        rows = max(1, TILE_BYTES // row_bytes)
+        return ((start, min(start + rows, len(self))) for start in range(0, len(self), rows))
+
+    def _index(self, rows: Rows) -> Tensor:
+        return torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.engine.device)
+
+
+def _pairs(slots: Rows, kinds: Rows) -> list[tuple[int, int]]:
+    return sorted(set(zip(slots.tolist(), kinds.tolist(), strict=True)))

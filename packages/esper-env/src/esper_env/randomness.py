@@ -1,0 +1,72 @@
+"""Counter-based randomness: every draw is a pure function of (episode seed, purpose, step, index).
+
+No generator state exists: row i of a population of any size draws what a single environment with its seed draws.
+Only integer operations and exact float operations are used, so the bits do not depend on vector width or device.
+"""
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+# SplitMix64's increment and multipliers (Steele, Lea, Flood 2014), as signed 64-bit integers.
+_INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
+_MULTIPLIERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+_SHIFTS = (30, 27, 31)
+_MANTISSA_BITS = 53
+
+
+class Purpose(IntEnum):
+    """What a draw is for; draws of different purposes are independent."""
+
+    HOST_WEIGHTS = 1
+    SEED_WEIGHTS = 2
+    MINIBATCH = 3
+    SUBSET = 4
+    LABEL_NOISE = 5
+    NOISY_LABEL = 6
+    LESION = 7
+    LEARNING_RATE = 8
+
+
+def _logical_shift(value: Tensor, bits: int) -> Tensor:
+    # Right shift of a signed tensor repeats the sign bit; the mask removes the copies.
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _scramble(value: Tensor) -> Tensor:
+    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+        value = (value ^ _logical_shift(value, shift)) * multiplier
+    return value ^ _logical_shift(value, _SHIFTS[-1])
+
+
+def random_bits(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
+    """64 random bits per element of the broadcast of the arguments.
+
+    Args:
+        seeds: Episode seeds, int64.
+        purpose: What the draw is for.
+        step: When the draw happens.
+        index: Which of the draws of that step it is, int64.
+    """
+    key = _scramble(seeds + _INCREMENT)
+    for word in (int(purpose), step, index):
+        key = _scramble((key ^ word) + _INCREMENT)
+    return key
+
+
+def uniform(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
+    """Uniform float64 draws in [0, 1)."""
+    bits = _logical_shift(random_bits(seeds, purpose, step, index), 64 - _MANTISSA_BITS)
+    return bits.to(torch.float64) * 2.0**-_MANTISSA_BITS
+
+
+def integers(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor, high: Tensor | int) -> Tensor:
+    """Uniform int64 draws in [0, high)."""
+    return _logical_shift(random_bits(seeds, purpose, step, index), 1) % high
+
+
+def permutation(seeds: Tensor, purpose: Purpose, size: int) -> Tensor:
+    """One permutation of `range(size)` per seed, of shape (len(seeds), size)."""
+    index = torch.arange(size, device=seeds.device)
+    return random_bits(seeds[:, None], purpose, 0, index).argsort(dim=1, stable=True)
