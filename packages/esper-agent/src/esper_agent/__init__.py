@@ -1,1 +1,6 @@
 """A factored, masked, recurrent PPO with the manners of Stable-Baselines3."""
+
+from esper_agent.config import PPOConfig
+from esper_agent.ppo import FactoredRecurrentPPO
+
+__all__ = ["FactoredRecurrentPPO", "PPOConfig"]

@@ -1,0 +1,146 @@
+"""What an action is: its heads in their order, their sizes, and the layout of masks and logits.
+
+The first head leads. Given its value the others are independent of each other. All logits of a step are laid out as
+`cells`, one row of `width` values each: cell 0 is the leading head, then come the other heads, once if they do not
+depend on the leading head and once per value of it if they do (`rows`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+Kind = Literal["discrete", "multi_discrete", "dict"]
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """The heads of an action space, and whether legality depends on the leading head."""
+
+    kind: Kind
+    heads: tuple[str, ...]
+    sizes: tuple[int, ...]
+    by_op: bool  # the environment gives masks per value of the leading head
+    masked: bool  # the environment gives masks
+
+    @property
+    def followers(self) -> int:
+        """The number of heads after the leading one."""
+        return len(self.heads) - 1
+
+    @property
+    def rows(self) -> int:
+        """How many times the followers appear among the cells."""
+        return self.sizes[0] if self.by_op else 1
+
+    @property
+    def cells(self) -> int:
+        """Rows of logits per step."""
+        return 1 + self.rows * self.followers
+
+    @property
+    def width(self) -> int:
+        """Length of a cell: the size of the largest head."""
+        return max(self.sizes)
+
+    def padding_mask(self) -> Tensor:
+        """Which entries of the cells exist, [cells, width]."""
+        sizes = torch.tensor([self.sizes[0], *(self.sizes[1:] * self.rows)])
+        return torch.arange(self.width) < sizes[:, None]
+
+
+def action_spec(space: spaces.Space[Any], heads: tuple[str, ...] | None, infos: Mapping[str, Any]) -> ActionSpec:
+    """Read the heads off a single environment's action space.
+
+    Args:
+        space: the action space of a single environment.
+        heads: the order that the environment declares, for a Dict space; None takes the space's own.
+        infos: infos of a reset, which show whether the environment gives masks.
+
+    Raises:
+        ValueError: for a space that is not made of Discrete heads starting at 0.
+    """
+    kind, sizes = _sizes(space)
+    if heads is not None and set(heads) != set(sizes):
+        raise ValueError(f"the environment orders the heads {heads}, but its action space has {tuple(sizes)}")
+    names = heads if heads is not None else tuple(sizes)
+    by_op = "action_mask_by_op" in infos
+    return ActionSpec(kind, names, tuple(sizes[name] for name in names), by_op, by_op or "action_mask" in infos)
+
+
+def _sizes(space: spaces.Space[Any]) -> tuple[Kind, dict[str, int]]:
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return "discrete", {"action": int(space.n)}
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+        return "multi_discrete", {f"action_{i}": int(n) for i, n in enumerate(space.nvec)}
+    if isinstance(space, spaces.Dict) and all(
+        isinstance(part, spaces.Discrete) and part.start == 0 for part in space.values()
+    ):
+        return "dict", {name: int(part.n) for name, part in space.items()}  # type: ignore[attr-defined]
+    raise ValueError(
+        f"action space {space} is not supported; allowed: Discrete, MultiDiscrete of one dimension, "
+        "or a Dict of Discrete, all starting at 0"
+    )
+
+
+def masks_to_cells(spec: ActionSpec, infos: Mapping[str, Any], device: torch.device) -> Tensor:
+    """The masks of a batch of environments in the layout of cells, bool [N, cells, width].
+
+    Args:
+        spec: the heads.
+        infos: vector infos with `action_mask` (per head [N, n], or flat [N, sum of n]) and, when legality depends
+            on the leading head, `action_mask_by_op` (per head [N, n_lead, n]).
+        device: where the result lives.
+    """
+    marginal = _split(spec, infos["action_mask"])
+    parts = {name: torch.as_tensor(mask, device=device) for name, mask in marginal.items()}
+    lead = parts[spec.heads[0]]
+    cells = torch.zeros(lead.shape[0], spec.cells, spec.width, dtype=torch.bool, device=device)
+    cells[:, 0, : spec.sizes[0]] = lead
+    followers = cells[:, 1:].view(-1, spec.rows, spec.followers, spec.width)
+    table = infos["action_mask_by_op"] if spec.by_op else None
+    for index, (name, size) in enumerate(zip(spec.heads[1:], spec.sizes[1:], strict=True)):
+        mask = torch.as_tensor(table[name], device=device) if table is not None else parts[name][:, None]
+        followers[:, :, index, :size] = mask
+    return cells
+
+
+def _split(spec: ActionSpec, mask: Any) -> Mapping[str, Any]:
+    """Marginal masks by head name."""
+    if isinstance(mask, Mapping):
+        return mask
+    bounds = np.cumsum(spec.sizes)[:-1].tolist()
+    if isinstance(mask, Tensor):
+        return dict(zip(spec.heads, torch.tensor_split(mask, bounds, dim=1), strict=True))
+    return dict(zip(spec.heads, np.split(np.asarray(mask), bounds, axis=1), strict=True))
+
+
+def check_cells(spec: ActionSpec, cells: Tensor) -> None:
+    """Verify that every mask that can apply leaves a legal value.
+
+    Raises:
+        ValueError: naming an environment and a head without one.
+    """
+    legal = cells.any(-1)
+    if spec.by_op:
+        reachable = cells[:, 0, : spec.sizes[0]].repeat_interleave(spec.followers, 1)
+        legal = torch.cat([legal[:, :1], legal[:, 1:] | ~reachable], 1)
+    empty = torch.nonzero(~legal)
+    if len(empty):
+        env, cell = empty[0].tolist()
+        head = spec.heads[0] if cell == 0 else spec.heads[1 + (cell - 1) % spec.followers]
+        raise ValueError(f"environment {env} gives a mask for head {head!r} that leaves no legal value")
+
+
+def to_environment(spec: ActionSpec, actions: Tensor, *, tensors: bool) -> Any:
+    """Actions [N, heads] in the form that a vector environment's `step` takes."""
+    columns = actions if tensors else actions.cpu().numpy()
+    if spec.kind == "discrete":
+        return columns[:, 0]
+    if spec.kind == "multi_discrete":
+        return columns
+    return {name: columns[:, index] for index, name in enumerate(spec.heads)}

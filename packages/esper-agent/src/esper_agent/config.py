@@ -1,0 +1,175 @@
+"""Every setting of the agent, in one validated place."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from esper_agent.diagnostics.config import DetectorConfig
+
+Schedule = Callable[[float], float]
+"""A function of the share of the training that remains (1 at the start, 0 at the end), as in SB3."""
+
+DEFAULT_GAMMA = 0.99
+"""Discount for environments that declare none."""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of `FactoredRecurrentPPO`; each is also one of its keyword arguments.
+
+    The recurrent design is fixed: encoder, LSTM, then one hidden layer for the actor and one for the critic.
+    LayerNorm stands on the encoder's output and on the LSTM's output; both can be switched off.
+
+    Attributes:
+        learning_rate: of AdamW; a number or a schedule over the environment steps that remain.
+        n_steps: steps of each environment in one rollout.
+        sequence_length: steps per sequence; each starts from its stored state. Divides `n_steps`.
+        n_minibatches: minibatches per epoch, each made of whole sequences.
+        n_epochs: passes over a rollout.
+        gamma: discount. None takes the environment's own (0.99 if it declares none); another value than the
+            environment's is refused.
+        gae_lambda: decay of generalised advantage estimation.
+        clip_range: allowed change of the probability ratio; a number or a schedule.
+        clip_mode: "joint" clips one ratio of the joint action, "per_head" each head's ratio by itself.
+        clip_range_vf: largest change of the value from its anchor, in normalised units; None (the default) is off.
+        target_kl: an update stops before a step whose minibatch shows a larger KL divergence.
+        ent_coef: weight of the entropy in normalised units (1 is uniform over the legal values): a number or
+            schedule for all heads, or a mapping that gives one for each head.
+        vf_coef: weight of the value loss.
+        huber_delta: error, in normalised units, beyond which the value loss is linear.
+        max_group_grad_norm: gradient limit of each part (trunk, every head, critic); None for none.
+        max_grad_norm: limit of the total gradient norm after that.
+        critic_weight_decay: weight decay of the critic; the actor and the trunk have none.
+        adam_epsilon: of AdamW.
+        advantage_floor: smallest divisor of the advantages, in standard deviations of the returns.
+        value_window: rollouts that the running moments of the returns remember.
+        normalize_observations: scale observations by running moments, frozen during a rollout.
+        observation_clip: largest absolute normalised observation.
+        encoder_sizes: widths of the encoder's layers.
+        encoder_norm: LayerNorm on the encoder's output.
+        lstm_size: width of the LSTM.
+        lstm_layers: number of its layers.
+        recurrent_norm: LayerNorm on the LSTM's output.
+        forget_bias: initial bias of the forget gates.
+        head_hidden: width of the actor's and of the critic's hidden layer.
+        condition_on_op: let the other heads see the sampled op; False makes them independent given the state.
+        policy_gain: gain of the orthogonal initialisation of the policy's output layers.
+        value_gain: the same for the value's output layer.
+        precision: "float32", or "bfloat16" for autocast in acting, anchoring and learning alike.
+        compile: compile the feed-forward parts with torch.compile; falls back with one warning.
+        check_masks: verify at every step that each mask leaves a legal value.
+        stats_window_size: episodes in the averages `rollout/ep_rew_mean` and `rollout/ep_len_mean`.
+        detectors: thresholds of the diagnostics.
+    """
+
+    learning_rate: float | Schedule = 1e-3
+    n_steps: int = 128
+    sequence_length: int = 32
+    n_minibatches: int = 4
+    n_epochs: int = 4
+    gamma: float | None = None
+    gae_lambda: float = 0.95
+    clip_range: float | Schedule = 0.2
+    clip_mode: Literal["joint", "per_head"] = "joint"
+    clip_range_vf: float | None = None
+    target_kl: float = 0.05
+    ent_coef: float | Schedule | Mapping[str, float | Schedule] = 0.01
+    vf_coef: float = 0.5
+    huber_delta: float = 1.0
+    max_group_grad_norm: float | None = 0.5
+    max_grad_norm: float = 1.0
+    critic_weight_decay: float = 1e-4
+    adam_epsilon: float = 1e-5
+    advantage_floor: float = 1e-4
+    value_window: int = 8
+    normalize_observations: bool = True
+    observation_clip: float = 10.0
+    encoder_sizes: tuple[int, ...] = (64, 64)
+    encoder_norm: bool = True
+    lstm_size: int = 64
+    lstm_layers: int = 1
+    recurrent_norm: bool = True
+    forget_bias: float = 1.0
+    head_hidden: int = 64
+    condition_on_op: bool = True
+    policy_gain: float = 0.01
+    value_gain: float = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    check_masks: bool = False
+    stats_window_size: int = 100
+    detectors: DetectorConfig = field(default_factory=DetectorConfig)
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
+        for name, (low, high) in _RANGES.items():
+            self._check_range(name, low, high)
+        for name, allowed in _CHOICES.items():
+            _require(getattr(self, name) in allowed, name, getattr(self, name), f"one of {allowed}")
+        sizes = self.encoder_sizes
+        _require(
+            len(sizes) > 0 and all(isinstance(s, int) and s >= 1 for s in sizes),
+            "encoder_sizes",
+            sizes,
+            "a non-empty tuple of integers of at least 1",
+        )
+        _require(
+            self.n_steps % self.sequence_length == 0,
+            "sequence_length",
+            self.sequence_length,
+            f"a divisor of n_steps={self.n_steps}",
+        )
+
+    def _check_range(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if callable(value) or (value is None and name in _OPTIONAL):
+            return
+        for part in value.values() if isinstance(value, Mapping) else (value,):
+            in_range = callable(part) or (isinstance(part, int | float) and low <= part <= high)
+            _require(in_range, name, value, f"between {low:g} and {high:g}")
+
+
+_COUNTS = (
+    "n_steps", "sequence_length", "n_minibatches", "n_epochs", "value_window", "lstm_size", "lstm_layers",
+    "head_hidden", "stats_window_size",
+)  # fmt: skip
+_TINY, _HUGE = 1e-30, 1e30
+_RANGES: dict[str, tuple[float, float]] = {
+    "learning_rate": (0.0, 1.0),
+    "gamma": (0.0, 1.0),
+    "gae_lambda": (0.0, 1.0),
+    "clip_range": (_TINY, _HUGE),
+    "clip_range_vf": (_TINY, _HUGE),
+    "target_kl": (_TINY, _HUGE),
+    "ent_coef": (0.0, _HUGE),
+    "vf_coef": (0.0, _HUGE),
+    "huber_delta": (_TINY, _HUGE),
+    "max_group_grad_norm": (_TINY, _HUGE),
+    "max_grad_norm": (_TINY, _HUGE),
+    "critic_weight_decay": (0.0, 1.0),
+    "adam_epsilon": (_TINY, 1.0),
+    "advantage_floor": (_TINY, 1.0),
+    "observation_clip": (_TINY, _HUGE),
+    "forget_bias": (-_HUGE, _HUGE),
+    "policy_gain": (_TINY, _HUGE),
+    "value_gain": (_TINY, _HUGE),
+}
+_OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm"}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "clip_mode": ("joint", "per_head"),
+    "precision": ("float32", "bfloat16"),
+    "normalize_observations": (True, False),
+    "encoder_norm": (True, False),
+    "recurrent_norm": (True, False),
+    "condition_on_op": (True, False),
+    "compile": (True, False),
+    "check_masks": (True, False),
+}
+FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {value!r}; allowed: {allowed}")

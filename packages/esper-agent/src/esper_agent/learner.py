@@ -1,0 +1,274 @@
+"""The update: anchor the rollout at the policy that collected it, then learn from whole sequences."""
+
+from dataclasses import dataclass
+
+import torch
+from stable_baselines3.common.utils import FloatSchedule
+from torch import Tensor
+
+from esper_agent.compilation import CompiledCall
+from esper_agent.config import PPOConfig
+from esper_agent.diagnostics.gradients import clip_gradients
+from esper_agent.diagnostics.lstm import lstm_summary
+from esper_agent.diagnostics.ratios import ratio_extremes
+from esper_agent.loss import LossSettings, Targets, ppo_loss
+from esper_agent.policy import Evaluation, Policy
+from esper_agent.rollout import RolloutBuffer, SequenceBatch, Sequences, generalized_advantages, next_values
+from esper_agent.schedules import EntropySchedule
+from esper_agent.stats import (
+    MinibatchStats,
+    RolloutStats,
+    UpdateContext,
+    UpdateStats,
+    advantage_stats,
+    collect_update_stats,
+)
+
+
+@dataclass
+class Counters:
+    """What has been done so far. Schedules follow `env_steps`."""
+
+    env_steps: int = 0
+    rollouts: int = 0
+    optimizer_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The rollout under the policy that collected it, each [sequences, time, ...]."""
+
+    head_log_probs: Tensor
+    log_p: Tensor
+    values: Tensor  # normalised
+    hidden: Tensor
+
+
+class Learner:
+    """Improves a policy from rollouts.
+
+    Args:
+        policy: the network; its parameters are updated in place.
+        config: settings.
+        gamma: discount.
+        shuffle: generator that orders the sequences.
+    """
+
+    def __init__(self, policy: Policy, config: PPOConfig, gamma: float, shuffle: torch.Generator) -> None:
+        self.policy, self.config, self.gamma, self.shuffle = policy, config, gamma, shuffle
+        self.device = policy.padding.device
+        self.groups = policy.parameter_groups()
+        self.entropy = EntropySchedule(policy.actions.heads, config.ent_coef)
+        self.learning_rate = FloatSchedule(config.learning_rate)
+        self.clip_range = FloatSchedule(config.clip_range)
+        self.optimizer = make_optimizer(self.groups, config)
+        self.counters = Counters()
+        # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
+        self.may_peek = self.device.type == "cpu"
+        if config.compile:
+            policy.encode_call = CompiledCall(policy.encode, "encoder")
+            policy.decode_call = CompiledCall(policy.decoder.forward, "decoder")
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled code is in use."""
+        calls = (self.policy.encode_call, self.policy.decode_call)
+        return all(isinstance(call, CompiledCall) and call.compiled for call in calls)
+
+    def autocast(self) -> torch.autocast:
+        """The precision of this run, for acting, anchoring and learning alike."""
+        enabled = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def update(
+        self, buffer: RolloutBuffer, batch: Sequences, last_values: Tensor, progress_remaining: float
+    ) -> UpdateStats:
+        """Learn from a complete rollout.
+
+        Args:
+            buffer: the rollout in the order of time.
+            batch: the same as sequences.
+            last_values: normalised values after the rollout, [environments].
+            progress_remaining: share of the training that remains.
+        """
+        partition = self.partition(batch.count)
+        anchor = self.anchor(batch, partition)
+        targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
+        settings, learning_rate = self.settings(progress_remaining), self.learning_rate(progress_remaining)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        minibatches = self._epochs(batch, targets, settings, partition)
+        context = UpdateContext(
+            heads=self.policy.actions.heads,
+            groups=tuple(self.groups),
+            minibatches_per_epoch=len(partition),
+            learning_rate=learning_rate,
+            env_steps=self.counters.env_steps,
+            rollouts=self.counters.rollouts + 1,
+            optimizer_steps_before=self.counters.optimizer_steps,
+        )
+        stats = collect_update_stats(minibatches, rollout_stats, context)
+        self.counters.rollouts, self.counters.optimizer_steps = stats.rollouts, stats.optimizer_steps
+        if self.policy.normalizer is not None:
+            self.policy.normalizer.update(buffer.observations.flatten(0, 1)[batch.decided])
+        return stats
+
+    def partition(self, sequences: int) -> list[Tensor]:
+        """The sequences in random order, dealt into minibatches."""
+        order = torch.randperm(sequences, generator=self.shuffle).to(self.device)
+        return list(order.tensor_split(self.config.n_minibatches))
+
+    def evaluate(self, batch: SequenceBatch) -> Evaluation:
+        """The policy over some sequences from their stored states; acting's counterpart."""
+        with self.autocast():
+            evaluation: Evaluation = self.policy(
+                batch.observations, batch.state, batch.starts, batch.max_resets, batch.masks
+            )
+        return evaluation
+
+    @torch.no_grad()
+    def anchor(self, batch: Sequences, partition: list[Tensor]) -> Anchor:
+        """What the policy says before it changes, by the same code and minibatches as the first epoch."""
+        pieces = []
+        for rows in partition:
+            part = batch.select(rows)
+            evaluation = self.evaluate(part)
+            distribution = evaluation.distribution
+            log_probs = distribution.head_log_prob(part.actions)
+            pieces.append((log_probs, distribution.log_p, evaluation.values, evaluation.hidden))
+        order = torch.cat(partition).argsort()
+        return Anchor(*(torch.cat(column)[order] for column in zip(*pieces, strict=True)))
+
+    @torch.no_grad()
+    def targets(
+        self, buffer: RolloutBuffer, batch: Sequences, anchor: Anchor, last_values: Tensor
+    ) -> tuple[Targets, RolloutStats]:
+        """Advantages and returns of the rollout, in the units in which the loss takes them."""
+        normalizer, decided = self.policy.values, batch.decided
+        if self.counters.rollouts == 0:
+            normalizer.start(self._rewards_to_go(buffer).flatten()[decided])
+        values = normalizer.denormalize(buffer.to_time(anchor.values))
+        following = normalizer.denormalize(next_values(buffer, buffer.to_time(anchor.values), last_values))
+        advantages = self._advantages(buffer, values, following, self.config.gae_lambda)
+        returns = values + advantages
+        normalizer.update(returns.flatten()[decided])
+        floor = self.config.advantage_floor * normalizer.deviation
+        scaled = normalize_advantages(advantages, decided, floor.float())
+        targets = Targets(
+            anchor.head_log_probs,
+            anchor.log_p,
+            buffer.to_sequences(normalizer.normalize(values)),
+            buffer.to_sequences(normalizer.normalize(returns)),
+            buffer.to_sequences(scaled),
+        )
+        fields = (values, returns, advantages, scaled, buffer.to_time(anchor.hidden))
+        return targets, self._rollout_stats(*(field.flatten(0, 1)[decided] for field in fields))
+
+    def _advantages(self, buffer: RolloutBuffer, values: Tensor, following: Tensor, decay: float) -> Tensor:
+        return generalized_advantages(
+            buffer.rewards, values, following, buffer.terminated, buffer.truncated, self.gamma, decay
+        )
+
+    def _rewards_to_go(self, buffer: RolloutBuffer) -> Tensor:
+        """Discounted rewards to the end of the episode or rollout: returns that need no critic."""
+        nothing = torch.zeros_like(buffer.rewards)
+        return self._advantages(buffer, nothing, nothing, 1.0)
+
+    def _rollout_stats(
+        self, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor, hidden: Tensor
+    ) -> RolloutStats:
+        rms, _, saturation, lost = lstm_summary(hidden, self.config.detectors.lstm_saturation_level).unbind()
+        value_std, value_mean = torch.std_mean(values, correction=0)
+        return_std, return_mean = torch.std_mean(returns, correction=0)
+        return RolloutStats(
+            explained_variance=1 - (returns - values).var(correction=0) / returns.var(correction=0),
+            value_mean=value_mean,
+            value_std=value_std,
+            return_mean=return_mean,
+            return_std=return_std,
+            advantage=advantage_stats(advantages),
+            normalized_advantage=advantage_stats(scaled),
+            lstm_rms=rms,
+            lstm_saturation=saturation,
+            nonfinite=(~returns.isfinite()).sum() + lost * hidden.numel(),
+        )
+
+    def settings(self, progress_remaining: float) -> LossSettings:
+        """The loss's numbers for an update."""
+        config, coefs = self.config, self.entropy.coefs(progress_remaining)
+        return LossSettings(
+            clip_range=self.clip_range(progress_remaining),
+            clip_mode=config.clip_mode,
+            clip_range_vf=config.clip_range_vf,
+            vf_coef=config.vf_coef,
+            huber_delta=config.huber_delta,
+            entropy_coefs=torch.tensor(list(coefs.values()), device=self.device),
+        )
+
+    def _epochs(
+        self, batch: Sequences, targets: Targets, settings: LossSettings, partition: list[Tensor]
+    ) -> list[MinibatchStats]:
+        active = torch.ones((), dtype=torch.bool, device=self.device)
+        rows: list[MinibatchStats] = []
+        for epoch in range(self.config.n_epochs):
+            for chosen in partition if epoch == 0 else self.partition(batch.count):
+                rows.append(self._minibatch(batch.select(chosen), targets.select(chosen), settings, active))
+                active = rows[-1].stepped
+                if self.may_peek and not active:
+                    return rows
+        return rows
+
+    def _minibatch(
+        self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor
+    ) -> MinibatchStats:
+        """One optimiser step, unless the policy has moved too far or a number is not finite."""
+        loss = ppo_loss(self.evaluate(batch), batch.actions, batch.decisions, targets, settings)
+        self.optimizer.zero_grad()
+        loss.total.backward()
+        clip = clip_gradients(self.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
+        finite = clip.pre.isfinite() & loss.total.detach().isfinite()
+        proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
+        self.optimizer.found_inf = (~proceed).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        ratios = ratio_extremes(loss.log_ratios.flatten(0, 1), batch.index.flatten())
+        return MinibatchStats(
+            active=active,
+            stepped=proceed,
+            steps=loss.steps,
+            policy_loss=loss.policy.detach(),
+            value_loss=loss.value.detach(),
+            entropy=loss.entropy.detach(),
+            choices=loss.choices,
+            approx_kl=loss.approx_kl,
+            exact_kl=loss.exact_kl,
+            clip_fraction=loss.clip_fraction,
+            joint_log_ratio=ratios.joint,
+            head_log_ratio=ratios.head,
+            head_log_ratio_index=ratios.head_index,
+            grad_norm_pre=clip.pre,
+            grad_norm_post=clip.post,
+            grad_norms=torch.stack(list(clip.per_group.values())),
+            nonfinite=(~finite).long(),
+        )
+
+
+def make_optimizer(groups: dict[str, list[torch.nn.Parameter]], config: PPOConfig) -> torch.optim.AdamW:
+    """AdamW with weight decay on the critic alone.
+
+    The fused kernel is the one that can skip a step by a flag on the device, without a word from the host.
+    """
+    actor = [p for name, group in groups.items() if name != "critic" for p in group]
+    return torch.optim.AdamW(
+        [
+            {"params": actor, "weight_decay": 0.0},
+            {"params": groups["critic"], "weight_decay": config.critic_weight_decay},
+        ],
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+
+
+def normalize_advantages(advantages: Tensor, decided: Tensor, floor: Tensor) -> Tensor:
+    """Centre and scale by the moments of the decision steps; a spread below the floor is not blown up."""
+    std, mean = torch.std_mean(advantages.flatten()[decided], correction=0)
+    return (advantages - mean) / torch.maximum(std, floor)

@@ -1,0 +1,129 @@
+"""The PPO loss, as pure functions of what the policy says now, what it said at the anchor, and the targets."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esper_agent.distribution import FactoredDistribution, divergence
+from esper_agent.policy import Evaluation
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a batch of sequences is judged by, each [sequences, time]."""
+
+    head_log_probs: Tensor  # [sequences, time, heads], at the anchor
+    log_p: Tensor  # [sequences, time, cells, width], at the anchor
+    values: Tensor  # normalised, at the anchor
+    returns: Tensor  # normalised
+    advantages: Tensor  # normalised
+
+    def select(self, rows: Tensor) -> "Targets":
+        """Some of the sequences."""
+        return Targets(
+            self.head_log_probs[rows],
+            self.log_p[rows],
+            self.values[rows],
+            self.returns[rows],
+            self.advantages[rows],
+        )
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The numbers that weigh the loss, as they are for one update."""
+
+    clip_range: float
+    clip_mode: Literal["joint", "per_head"]
+    clip_range_vf: float | None
+    vf_coef: float
+    huber_delta: float
+    entropy_coefs: Tensor  # [heads]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The parts of the loss and what was measured on the way; all are means over decision steps."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor  # [heads]
+    choices: Tensor  # [heads] decision steps with a choice
+    approx_kl: Tensor
+    exact_kl: Tensor
+    clip_fraction: Tensor
+    log_ratios: Tensor  # [sequences, time, heads]; 0 on steps without a decision
+    steps: Tensor
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean where the mask is set; 0 if it is nowhere set."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def ppo_loss(
+    evaluation: Evaluation, actions: Tensor, decisions: Tensor, targets: Targets, settings: LossSettings
+) -> Loss:
+    """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
+    distribution = evaluation.distribution
+    head_log_ratios = distribution.head_log_prob(actions) - targets.head_log_probs
+    head_log_ratios = torch.where(decisions[..., None], head_log_ratios, 0.0)
+    log_ratio = head_log_ratios.sum(-1)
+    policy = -masked_mean(surrogate(head_log_ratios, targets.advantages, settings), decisions)
+    value = masked_mean(value_loss(evaluation.values, targets, settings), decisions)
+    entropy, choices = entropies(distribution, decisions)
+    total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
+    with torch.no_grad():
+        approx_kl = masked_mean(k3(log_ratio), decisions)
+        exact_kl = masked_mean(divergence(distribution.spec, targets.log_p, distribution.log_p), decisions)
+        outside = (log_ratio.exp() - 1).abs() > settings.clip_range
+        clip_fraction = masked_mean(outside.float(), decisions)
+    return Loss(
+        total, policy, value, entropy, choices, approx_kl, exact_kl, clip_fraction, head_log_ratios,
+        decisions.sum(),
+    )  # fmt: skip
+
+
+def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+    """The clipped objective of each step: of the joint action, or head by head.
+
+    Head by head, all terms but one are taken relative to the advantage, so that both modes agree at ratio 1.
+    """
+    if settings.clip_mode == "joint":
+        return _clipped(head_log_ratios.sum(-1).exp(), advantages, settings.clip_range)
+    gains = _clipped(head_log_ratios.exp(), advantages[..., None], settings.clip_range) - advantages[..., None]
+    return advantages + gains.sum(-1)
+
+
+def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    return torch.minimum(ratio * advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * advantages)
+
+
+def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tensor:
+    """The Huber loss of each step in normalised units, clipped around the anchor if so configured."""
+    loss = functional.huber_loss(values, targets.returns, reduction="none", delta=settings.huber_delta)
+    if settings.clip_range_vf is None:
+        return loss
+    moved = (values - targets.values).clamp(-settings.clip_range_vf, settings.clip_range_vf)
+    clipped = functional.huber_loss(
+        targets.values + moved, targets.returns, reduction="none", delta=settings.huber_delta
+    )
+    return torch.maximum(loss, clipped)
+
+
+def entropies(distribution: FactoredDistribution, decisions: Tensor) -> tuple[Tensor, Tensor]:
+    """Normalised entropy of each head over the decision steps where it had a choice, and their number."""
+    head = distribution.head_entropy()
+    counted = head.available & decisions[..., None]
+    choices = counted.flatten(0, -2).sum(0)
+    total = torch.where(counted, head.value, 0.0).flatten(0, -2).sum(0)
+    return total / choices.clamp(min=1), choices
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """Schulman's estimator of KL(old || new) for each step: unbiased and never negative."""
+    return torch.expm1(log_ratio) - log_ratio

@@ -1,0 +1,239 @@
+"""The rollout: what was seen and done, laid out as sequences, and the advantages of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper_agent.actions import ActionSpec
+from esper_agent.recurrent import State
+
+
+class EmptyRolloutError(ValueError):
+    """A rollout holds no step on which the agent decided anything."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all environments."""
+
+    observations: Tensor  # [N, observation_size], not normalised
+    starts: Tensor  # bool [N]: an episode starts with this observation
+    decisions: Tensor  # bool [N]: the action counts; False where the environment only resets itself
+    masks: Tensor | None  # bool [N, cells, width]
+    actions: Tensor  # long [N, heads]
+    log_probs: Tensor  # [N], of the joint action when it was taken
+    rewards: Tensor  # [N]
+    terminated: Tensor  # bool [N]
+    truncated: Tensor  # bool [N]
+    bootstraps: Tensor | None  # [N] normalised value after a truncation that reset at once; None for no truncation
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """Some sequences of a rollout; every field but the states is [sequences, time, ...]."""
+
+    observations: Tensor
+    starts: Tensor
+    decisions: Tensor
+    masks: Tensor | None
+    actions: Tensor
+    index: Tensor  # long: flat step index in the rollout (time * environments + environment)
+    state: State  # before each sequence, [layers, sequences, size]
+    max_resets: int  # largest number of episode starts after the first step of a sequence
+
+
+@dataclass(frozen=True)
+class Sequences(SequenceBatch):
+    """A complete rollout cut into sequences."""
+
+    decided: Tensor  # long: flat step index of every decision
+
+    @property
+    def count(self) -> int:
+        """The number of sequences."""
+        return self.starts.shape[0]
+
+    def select(self, rows: Tensor) -> SequenceBatch:
+        """Some of the sequences."""
+        return SequenceBatch(
+            observations=self.observations[rows],
+            starts=self.starts[rows],
+            decisions=self.decisions[rows],
+            masks=None if self.masks is None else self.masks[rows],
+            actions=self.actions[rows],
+            index=self.index[rows],
+            state=(self.state[0][:, rows], self.state[1][:, rows]),
+            max_resets=self.max_resets,
+        )
+
+
+class RolloutBuffer:
+    """Preallocated storage of one rollout, [time, environments, ...].
+
+    The recurrent state is kept only where a sequence starts.
+
+    Args:
+        n_steps: steps per environment.
+        n_envs: environments.
+        sequence_length: steps per sequence; divides `n_steps`.
+        observation_size: width of an encoded observation.
+        actions: the heads.
+        state: an initial state, which gives the shape of the states to keep.
+    """
+
+    def __init__(
+        self,
+        n_steps: int,
+        n_envs: int,
+        sequence_length: int,
+        observation_size: int,
+        actions: ActionSpec,
+        state: State,
+    ) -> None:
+        device = state[0].device
+        self.n_steps, self.n_envs, self.sequence_length = n_steps, n_envs, sequence_length
+        self.position = 0
+
+        def allocate(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(n_steps, n_envs, *shape, dtype=dtype, device=device)
+
+        self.observations = allocate(observation_size)
+        self.starts = allocate(dtype=torch.bool)
+        self.decisions = allocate(dtype=torch.bool)
+        self.masks = allocate(actions.cells, actions.width, dtype=torch.bool) if actions.masked else None
+        self.actions = allocate(len(actions.heads), dtype=torch.long)
+        self.log_probs = allocate()
+        self.rewards = allocate()
+        self.terminated = allocate(dtype=torch.bool)
+        self.truncated = allocate(dtype=torch.bool)
+        self.bootstraps = allocate()
+        self.bootstrapped = allocate(dtype=torch.bool)
+        chunks = n_steps // sequence_length
+        self.hidden = torch.zeros(chunks, *state[0].shape, device=device)
+        self.cell = torch.zeros(chunks, *state[1].shape, device=device)
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return self.position == self.n_steps
+
+    def clear(self) -> None:
+        """Begin a new rollout."""
+        self.position = 0
+
+    def add(self, step: Step, state: State) -> None:
+        """Store a step and, where a sequence starts, the state before it.
+
+        Raises:
+            IndexError: when the rollout is complete.
+        """
+        if self.full:
+            raise IndexError(f"the rollout is complete: it holds {self.n_steps} steps")
+        time = self.position
+        for name in _STORED:
+            getattr(self, name)[time] = getattr(step, name)
+        if self.masks is not None and step.masks is not None:
+            self.masks[time] = step.masks
+        if step.bootstraps is None:
+            self.bootstrapped[time] = False
+        else:
+            self.bootstraps[time] = step.bootstraps
+            self.bootstrapped[time] = step.truncated
+        if time % self.sequence_length == 0:
+            self.hidden[time // self.sequence_length] = state[0]
+            self.cell[time // self.sequence_length] = state[1]
+        self.position += 1
+
+    def sequences(self) -> Sequences:
+        """The complete rollout as sequences.
+
+        Raises:
+            EmptyRolloutError: when it is incomplete or no step is a decision.
+        """
+        starts = self.to_sequences(self.starts)
+        resets = starts.sum(1) - starts[:, 0].long()
+        decisions, max_resets = torch.stack([self.decisions.sum(), resets.max()]).tolist()
+        if not self.full or not decisions:
+            raise EmptyRolloutError(
+                f"the rollout has {self.position} of {self.n_steps} steps and {decisions} decisions; "
+                "it needs all steps, and a decision among them"
+            )
+        index = torch.arange(self.n_steps * self.n_envs, device=starts.device)
+        return Sequences(
+            observations=self.to_sequences(self.observations),
+            starts=starts,
+            decisions=self.to_sequences(self.decisions),
+            masks=None if self.masks is None else self.to_sequences(self.masks),
+            actions=self.to_sequences(self.actions),
+            index=self.to_sequences(index.view(self.n_steps, self.n_envs)),
+            state=(self.hidden.transpose(0, 1).flatten(1, 2), self.cell.transpose(0, 1).flatten(1, 2)),
+            max_resets=max_resets,
+            decided=torch.nonzero(self.decisions.flatten())[:, 0],
+        )
+
+    def to_sequences(self, field: Tensor) -> Tensor:
+        """Reshape [time, environments, ...] to [sequences, sequence_length, ...]."""
+        chunks: Tensor = field.unflatten(0, (-1, self.sequence_length))
+        return chunks.transpose(1, 2).flatten(0, 1)
+
+    def to_time(self, field: Tensor) -> Tensor:
+        """Reshape [sequences, sequence_length, ...] to [time, environments, ...]."""
+        chunks: Tensor = field.unflatten(0, (-1, self.n_envs))
+        return chunks.transpose(1, 2).flatten(0, 1)
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """The part of the rollout that is filled, for checkpoints."""
+        chunks = -(-self.position // self.sequence_length)
+        tensors = {name: getattr(self, name)[: self.position] for name in self._time_fields()}
+        states = {"hidden": self.hidden[:chunks], "cell": self.cell[:chunks]}
+        return {"position": self.position, **tensors, **states}
+
+    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
+        """Take over a saved part of a rollout."""
+        self.position = int(state["position"])
+        for name in (*self._time_fields(), "hidden", "cell"):
+            saved = state[name]
+            assert isinstance(saved, Tensor)
+            getattr(self, name)[: len(saved)] = saved
+
+    def _time_fields(self) -> tuple[str, ...]:
+        masks = () if self.masks is None else ("masks",)
+        return (*_STORED, *masks, "bootstraps", "bootstrapped")
+
+
+_STORED = ("observations", "starts", "decisions", "actions", "log_probs", "rewards", "terminated", "truncated")
+
+
+def next_values(buffer: RolloutBuffer, values: Tensor, last_values: Tensor) -> Tensor:
+    """The value after each step, [time, environments], in the units of the inputs.
+
+    It is the next step's value, that of the observation after the rollout at its end, and where a truncated episode was
+    reset at once, that of the episode's final observation.
+    """
+    following = torch.cat([values[1:], last_values[None]])
+    return torch.where(buffer.bootstrapped, buffer.bootstraps, following)
+
+
+def generalized_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    following: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates, all [time, environments].
+
+    A terminated step is followed by nothing; a truncated one by `following`, which never is the next episode's value.
+    Neither passes on what came after it.
+    """
+    surprise = rewards + gamma * following * ~terminated - values
+    passed = gamma * gae_lambda * (~(terminated | truncated)).to(values.dtype)
+    advantages = torch.empty_like(surprise)
+    running = torch.zeros_like(surprise[0])
+    for time in reversed(range(len(surprise))):
+        running = torch.addcmul(surprise[time], passed[time], running)
+        advantages[time] = running
+    return advantages

@@ -1,0 +1,120 @@
+"""Acting: steps the environments with the policy and keeps what has to survive between steps."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper_agent.envs import TensorEnv, Transition
+from esper_agent.learner import Learner
+from esper_agent.recurrent import State
+from esper_agent.rollout import RolloutBuffer, Step
+
+
+class Runner:
+    """Plays the environments and fills rollouts.
+
+    Args:
+        env: the environments, just reset.
+        learner: gives the policy and its precision.
+        generator: draws the actions.
+    """
+
+    def __init__(self, env: TensorEnv, learner: Learner, generator: torch.Generator) -> None:
+        self.env, self.learner, self.policy, self.generator = env, learner, learner.policy, generator
+        self.observations = env.first_observations
+        self.masks = env.first_masks
+        self.starts = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        self.resetting = torch.zeros_like(self.starts)  # the next step only resets these environments
+        self.state = self.policy.initial_state(env.num_envs)
+        self.returns = np.zeros(env.num_envs)
+        self.lengths = np.zeros(env.num_envs, dtype=np.int64)
+
+    def step(self, buffer: RolloutBuffer) -> Transition:
+        """Act once in all environments and store what happened."""
+        actions, log_probs, state = self._act()
+        transition = self.env.step(actions)
+        step = Step(
+            observations=self.observations,
+            starts=self.starts,
+            decisions=~self.resetting,
+            masks=self.masks,
+            actions=actions,
+            log_probs=log_probs,
+            rewards=transition.rewards,
+            terminated=transition.terminated,
+            truncated=transition.truncated,
+            bootstraps=self._bootstraps(transition, state),
+        )
+        buffer.add(step, self.state)
+        self._advance(transition, state)
+        return transition
+
+    def _act(self) -> tuple[Tensor, Tensor, State]:
+        with torch.inference_mode():
+            with self.learner.autocast():
+                hidden, state = self.policy.step(self.observations[:, None], self.state, self.starts[:, None])
+                logits = self.policy.decoder.logits(hidden)
+            distribution = self.policy.distribution(logits[:, 0], self.masks)
+            actions = distribution.sample(self.generator)
+            log_probs = distribution.log_prob(actions)
+        # An environment may learn: it must not be handed a tensor that autograd refuses.
+        return actions.clone(), log_probs, state
+
+    def _bootstraps(self, transition: Transition, state: State) -> Tensor | None:
+        if transition.final_observations is None:
+            return None
+        return self._values(transition.final_observations, state, torch.zeros_like(self.starts))
+
+    def last_values(self) -> Tensor:
+        """Normalised values of the observations after the last step."""
+        return self._values(self.observations, self.state, self.starts)
+
+    def _values(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
+        with torch.inference_mode(), self.learner.autocast():
+            return self.policy.value(observations[:, None], state, starts[:, None])
+
+    def _advance(self, transition: Transition, state: State) -> None:
+        done = transition.terminated | transition.truncated
+        self.observations, self.masks, self.state = transition.observations, transition.masks, state
+        if self.env.resets_next_step:
+            self.starts, self.resetting = self.resetting, done
+        else:
+            self.starts = done
+
+    def finished_episodes(self, buffer: RolloutBuffer) -> list[tuple[float, int]]:
+        """Returns and lengths of the episodes that ended in a complete rollout, in order; call it once per rollout."""
+        rewards, decisions = buffer.rewards.double().cpu().numpy(), buffer.decisions.cpu().numpy()
+        done = (buffer.terminated | buffer.truncated).cpu().numpy()
+        returns, lengths = self.returns + rewards.cumsum(0), self.lengths + decisions.cumsum(0)
+        spent_return, spent_length = np.zeros_like(self.returns), np.zeros_like(self.lengths)
+        episodes = []
+        for time, env in np.argwhere(done):
+            total, length = returns[time, env], lengths[time, env]
+            episodes.append((float(total - spent_return[env]), int(length - spent_length[env])))
+            spent_return[env], spent_length[env] = total, length
+        self.returns, self.lengths = returns[-1] - spent_return, lengths[-1] - spent_length
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to survive between two steps."""
+        return {
+            "observations": self.observations,
+            "masks": self.masks,
+            "starts": self.starts,
+            "resetting": self.resetting,
+            "hidden": self.state[0].clone(),
+            "cell": self.state[1].clone(),
+            "returns": torch.from_numpy(self.returns),
+            "lengths": torch.from_numpy(self.lengths),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a saved runner stood."""
+        device = self.env.device
+        self.observations = state["observations"].to(device)
+        self.masks = None if state["masks"] is None else state["masks"].to(device)
+        self.starts, self.resetting = state["starts"].to(device), state["resetting"].to(device)
+        self.state = (state["hidden"].to(device), state["cell"].to(device))
+        self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
