@@ -144,3 +144,31 @@ def to_environment(spec: ActionSpec, actions: Tensor, *, tensors: bool) -> Any:
     if spec.kind == "multi_discrete":
         return columns
     return {name: columns[:, index] for index, name in enumerate(spec.heads)}
+
+
+def user_masks(spec: ActionSpec, masks: Any, *, batched: bool, device: torch.device) -> Tensor | None:
+    """Masks as a user has them, in the layout of cells.
+
+    Args:
+        spec: the heads.
+        masks: infos with masks, the marginal masks alone, or None for no restriction.
+        batched: whether they are those of several environments.
+        device: where the result lives.
+
+    Raises:
+        ValueError: when legality depends on the leading head and only marginal masks are given.
+    """
+    if masks is None:
+        return None
+    infos = masks if isinstance(masks, Mapping) and "action_mask" in masks else {"action_mask": masks}
+    if spec.by_op and "action_mask_by_op" not in infos:
+        raise ValueError("action_masks has no action_mask_by_op; allowed: the environment's infos, or None")
+    names = ("action_mask", "action_mask_by_op") if spec.by_op else ("action_mask",)
+    given = {name: infos[name] if batched else _add_batch(infos[name]) for name in names}
+    return masks_to_cells(spec, given, device)
+
+
+def _add_batch(masks: Any) -> Any:
+    if isinstance(masks, Mapping):
+        return {name: _add_batch(mask) for name, mask in masks.items()}
+    return masks[None]

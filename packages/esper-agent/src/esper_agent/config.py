@@ -173,3 +173,33 @@ FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
         raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
+
+
+def make_config(settings: dict[str, Any]) -> PPOConfig:
+    """Settings as a config.
+
+    Raises:
+        TypeError: for a name that is not a setting.
+    """
+    unknown = sorted(set(settings) - set(FIELD_NAMES))
+    if unknown:
+        raise TypeError(f"unknown settings {unknown}; allowed: {', '.join(FIELD_NAMES)}")
+    if isinstance(settings.get("detectors"), Mapping):
+        settings = {**settings, "detectors": DetectorConfig(**settings["detectors"])}
+    if "encoder_sizes" in settings:
+        settings = {**settings, "encoder_sizes": tuple(settings["encoder_sizes"])}
+    return PPOConfig(**settings)
+
+
+def check_minibatches(config: PPOConfig, n_envs: int) -> None:
+    """Every minibatch needs a sequence.
+
+    Raises:
+        ValueError: when there are fewer sequences than minibatches.
+    """
+    sequences = n_envs * config.n_steps // config.sequence_length
+    if config.n_minibatches > sequences:
+        raise ValueError(
+            f"n_minibatches is {config.n_minibatches}; allowed: at most {sequences}, the number of sequences "
+            f"(n_envs {n_envs} x n_steps {config.n_steps} / sequence_length {config.sequence_length})"
+        )

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,29 +74,36 @@ def resolve_gamma(env: VectorEnv[Any, Any, Any], gamma: float | None) -> float:
     return float(own)
 
 
+@dataclass(frozen=True)
 class ObservationEncoder:
-    """Turns batches of observations into float vectors: boxes are flattened, discrete values one-hot.
+    """Turns batches of observations into float vectors: boxes are flattened, discrete values one-hot."""
 
-    Args:
-        space: the observation space of a single environment.
+    shape: tuple[int, ...]  # of a single observation
+    sizes: tuple[int, ...] | None  # numbers of discrete values; None for numbers that are taken as they are
 
-    Raises:
-        ValueError: for other spaces.
-    """
+    @classmethod
+    def of(cls, space: spaces.Space[Any]) -> "ObservationEncoder":
+        """The encoder of a single environment's observation space.
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        self.sizes: tuple[int, ...] | None = None
+        Raises:
+            ValueError: for a space that is not a Box or made of discrete values starting at 0.
+        """
+        shape = tuple(space.shape or ())
         if isinstance(space, spaces.Discrete) and space.start == 0:
-            self.sizes = (int(space.n),)
-        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
-            self.sizes = tuple(int(n) for n in space.nvec)
-        elif not isinstance(space, spaces.Box | spaces.MultiBinary):
+            return cls(shape, (int(space.n),))
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+            return cls(shape, tuple(int(n) for n in space.nvec))
+        if not isinstance(space, spaces.Box | spaces.MultiBinary):
             raise ValueError(
                 f"observation space {space} is not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary "
                 "(gymnasium.wrappers.FlattenObservation turns others into a Box)"
             )
-        self.size = sum(self.sizes) if self.sizes else int(np.prod(space.shape or ()))
-        self.shape = tuple(space.shape or ())
+        return cls(shape, None)
+
+    @property
+    def size(self) -> int:
+        """Width of an encoded observation."""
+        return math.prod(self.shape) if self.sizes is None else sum(self.sizes)
 
     def __call__(self, observations: Any, device: torch.device) -> Tensor:
         """Encode a batch, [N, ...] to float32 [N, size]."""
@@ -143,7 +151,7 @@ class TensorEnv:
         self.env, self.device, self.check_masks = env, device, check_masks
         self.num_envs = env.num_envs
         self.resets_next_step = mode == AutoresetMode.NEXT_STEP
-        self.encoder = ObservationEncoder(env.single_observation_space)
+        self.encoder = ObservationEncoder.of(env.single_observation_space)
         observations, infos = env.reset(seed=seed)
         self.tensors = isinstance(observations, Tensor)
         heads = declared(env, "heads")

@@ -6,6 +6,7 @@ import torch
 from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
+from esper_agent.acting import autocast
 from esper_agent.compilation import CompiledCall
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
@@ -75,11 +76,6 @@ class Learner:
         calls = (self.policy.encode_call, self.policy.decode_call)
         return all(isinstance(call, CompiledCall) and call.compiled for call in calls)
 
-    def autocast(self) -> torch.autocast:
-        """The precision of this run, for acting, anchoring and learning alike."""
-        enabled = self.config.precision == "bfloat16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
-
     def update(
         self, buffer: RolloutBuffer, batch: Sequences, last_values: Tensor, progress_remaining: float
     ) -> UpdateStats:
@@ -120,7 +116,7 @@ class Learner:
 
     def evaluate(self, batch: SequenceBatch) -> Evaluation:
         """The policy over some sequences from their stored states; acting's counterpart."""
-        with self.autocast():
+        with autocast(self.device, self.config.precision):
             evaluation: Evaluation = self.policy(
                 batch.observations, batch.state, batch.starts, batch.max_resets, batch.masks
             )

@@ -1,6 +1,6 @@
 """The network: encoder, LSTM, factored action heads and critic. Everything is [batch, time, ...]."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -186,3 +186,15 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def check_shapes(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuse the parameters of another network.
+
+    Raises:
+        ValueError: naming the first difference.
+    """
+    for name in sorted(set(saved) | set(own)):
+        theirs, ours = (tuple(part[name].shape) if name in part else None for part in (saved, own))
+        if theirs != ours:
+            raise ValueError(f"the saved parameter {name} has shape {theirs}; this agent's has {ours}")

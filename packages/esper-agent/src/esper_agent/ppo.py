@@ -5,27 +5,36 @@ model.learn(200_000, progress_bar=True)
 model.save("model.ckpt")
 """
 
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import configure_logger, get_device
 
-from esper_agent.config import FIELD_NAMES, PPOConfig
+from esper_agent.acting import act
+from esper_agent.actions import ActionSpec, to_environment, user_masks
+from esper_agent.checkpoint import load_checkpoint, save_checkpoint
+from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
-from esper_agent.envs import AnyEnv, TensorEnv, make_vector_env, resolve_gamma
-from esper_agent.learner import Learner
-from esper_agent.policy import Policy
+from esper_agent.envs import AnyEnv, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
+from esper_agent.learner import Counters, Learner
+from esper_agent.policy import Policy, check_shapes
 from esper_agent.rollout import RolloutBuffer
 from esper_agent.runner import Runner
+from esper_agent.schedules import describe, restore
 from esper_agent.stats import UpdateStats
+
+Array = NDArray[Any]
 
 MaybeCallback = BaseCallback | list[BaseCallback] | Callable[[dict[str, Any], dict[str, Any]], bool] | None
 
@@ -58,38 +67,55 @@ class FactoredRecurrentPPO:
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.device = get_device(device)
         self.verbose, self.tensorboard_log = verbose, tensorboard_log
-        vector_env = make_vector_env(env, n_envs)
-        self.gamma = resolve_gamma(vector_env, self.config.gamma)
-        self.env = TensorEnv(vector_env, self.device, self.seed, check_masks=self.config.check_masks)
-        check_minibatches(self.config, self.env.num_envs)
-        self._build()
+        self.set_env(env, n_envs)
 
-    def _build(self) -> None:
+    def _build(self, observations: ObservationEncoder, actions: ActionSpec) -> None:
+        self.observation_encoder, self.action_spec = observations, actions
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.policy = Policy(self.env.encoder.size, self.env.actions, self.config).to(self.device)
-        shuffle = torch.Generator().manual_seed(self.seed)
+            self.policy = Policy(observations.size, actions, self.config).to(self.device)
         self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
+        shuffle = torch.Generator().manual_seed(self.seed)
         self.learner = Learner(self.policy, self.config, self.gamma, shuffle)
         self.monitor = Monitor(self.config.detectors, self.config.max_grad_norm)
         self.events: list[Event] = []
         self.last_events: list[Event] = []
         self.ep_info_buffer: deque[dict[str, float]] = deque(maxlen=self.config.stats_window_size)
         self._logger: Logger | None = None
+        self._custom_logger = False
         self._total_timesteps = 0
-        self._start_playing()
 
-    def _start_playing(self) -> None:
-        config = self.config
-        self.runner = Runner(self.env, self.learner, self.action_generator)
+    def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
+        """Train in this environment from now on, starting with a reset.
+
+        Raises:
+            ValueError: when its spaces, heads or gamma are not the agent's.
+        """
+        vector_env = make_vector_env(env, n_envs)
+        gamma = resolve_gamma(vector_env, self.config.gamma)
+        tensor_env = TensorEnv(vector_env, self.device, self.seed, check_masks=self.config.check_masks)
+        check_minibatches(self.config, tensor_env.num_envs)
+        if not hasattr(self, "policy"):
+            self.gamma = gamma
+            self._build(tensor_env.encoder, tensor_env.actions)
+        self._check_same(tensor_env, gamma)
+        self.env = tensor_env
+        self.runner = Runner(tensor_env, self.policy, self.config.precision, self.action_generator)
         self.buffer = RolloutBuffer(
-            config.n_steps,
-            self.env.num_envs,
-            config.sequence_length,
-            self.env.encoder.size,
-            self.env.actions,
-            self.policy.initial_state(self.env.num_envs),
+            self.config.n_steps,
+            tensor_env.num_envs,
+            self.config.sequence_length,
+            tensor_env.encoder.size,
+            tensor_env.actions,
+            self.policy.initial_state(tensor_env.num_envs),
         )
+
+    def _check_same(self, env: TensorEnv, gamma: float) -> None:
+        own = {"observations": self.observation_encoder, "actions": self.action_spec, "gamma": self.gamma}
+        other = {"observations": env.encoder, "actions": env.actions, "gamma": gamma}
+        for name, value in own.items():
+            if other[name] != value:
+                raise ValueError(f"the environment's {name} are {other[name]}; the agent was made for {value}")
 
     @property
     def num_timesteps(self) -> int:
@@ -107,8 +133,6 @@ class FactoredRecurrentPPO:
         """Use this logger instead of making one."""
         self._logger = logger
         self._custom_logger = True
-
-    _custom_logger = False
 
     def get_env(self) -> VectorEnv[Any, Any, Any]:
         """The vector environment that the agent trains in."""
@@ -182,6 +206,124 @@ class FactoredRecurrentPPO:
         self.events.extend(self.last_events)
         return stats
 
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[Array, ...] | None = None,
+        episode_start: Array | None = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[Any, tuple[Array, ...]]:
+        """Choose an action for one observation or for a batch.
+
+        Args:
+            observation: as the environment gives it, single or batched.
+            state: what the previous call returned; None at the start of an episode.
+            episode_start: bool [N], where a new episode starts; None for nowhere.
+            deterministic: take the most likely action instead of drawing one.
+            action_masks: the environment's infos, or its `action_mask` alone if legality does not depend on the op.
+
+        Returns:
+            The action in the form that the environment's `step` takes, and the new state.
+        """
+        batched = self.observation_encoder.is_batch(observation)
+        observations = self.observation_encoder(observation if batched else np.asarray(observation)[None], self.device)
+        starts = np.zeros(len(observations), dtype=bool) if episode_start is None else np.atleast_1d(episode_start)
+        before = self.policy.initial_state(len(observations))
+        if state is not None:
+            before = (torch.as_tensor(state[0], device=self.device), torch.as_tensor(state[1], device=self.device))
+        self.policy.lstm.check_state(before, len(observations))
+        chosen = act(
+            self.policy,
+            self.config.precision,
+            observations,
+            before,
+            torch.as_tensor(starts, dtype=torch.bool, device=self.device),
+            user_masks(self.action_spec, action_masks, batched=batched, device=self.device),
+            None if deterministic else self.action_generator,
+        )
+        action = to_environment(self.action_spec, chosen.actions, tensors=False)
+        if not batched:
+            action = {k: v[0] for k, v in action.items()} if isinstance(action, dict) else action[0]
+        return action, tuple(part.cpu().numpy() for part in chosen.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run needs to go on exactly as if it had not stopped."""
+        optimizer = self.learner.optimizer.state_dict()["state"]
+        env = self.env.env.unwrapped
+        return {
+            "config": describe(asdict(self.config)),
+            "observations": describe(asdict(self.observation_encoder)),
+            "actions": describe(asdict(self.action_spec)),
+            "gamma": self.gamma,
+            "seed": self.seed,
+            "compiled": self.learner.compiled,
+            "counters": asdict(self.learner.counters),
+            "total_timesteps": self._total_timesteps,
+            "policy": dict(self.policy.state_dict()),
+            "optimizer": {str(index): dict(part) for index, part in optimizer.items()},
+            "generators": {
+                "actions": self.action_generator.get_state(),
+                "shuffle": self.learner.shuffle.get_state(),
+            },
+            "detectors": self.monitor.state_dict(),
+            "episodes": [[episode["r"], episode["l"]] for episode in self.ep_info_buffer],
+            "env": env.state_dict() if hasattr(env, "state_dict") else None,
+            "runner": self.runner.state_dict(),
+            "rollout": self.buffer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state; playing goes on in mid-episode if the environment can restore its own state.
+
+        Raises:
+            ValueError: when the state belongs to another network; nothing has changed then.
+        """
+        check_shapes(state["policy"], dict(self.policy.state_dict()))
+        self.policy.load_state_dict(state["policy"])
+        optimizer = self.learner.optimizer.state_dict()
+        optimizer["state"] = {int(index): copy.deepcopy(part) for index, part in state["optimizer"].items()}
+        self.learner.optimizer.load_state_dict(optimizer)
+        self.learner.counters = Counters(**state["counters"])
+        self.learner.shuffle.set_state(state["generators"]["shuffle"].clone())
+        self.action_generator.set_state(state["generators"]["actions"].clone())
+        self.monitor.load_state_dict(state["detectors"])
+        self.ep_info_buffer.clear()
+        self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
+        self._total_timesteps = state["total_timesteps"]
+        env = self.env.env.unwrapped
+        if state["env"] is not None and hasattr(env, "load_state_dict"):
+            env.load_state_dict(state["env"])
+            self.runner.load_state_dict(state["runner"])
+            self.buffer.load_state_dict(state["rollout"])
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint: pickle-free and atomic."""
+        save_checkpoint(path, self.state_dict())
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a checkpoint of the same agent in the same kind of environment."""
+        self.load_state_dict(load_checkpoint(path))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, env: str | AnyEnv, *, device: str = "cpu", n_envs: int = 8, **settings: Any
+    ) -> Self:
+        """An agent from a checkpoint.
+
+        Args:
+            path: the checkpoint.
+            env: the environment to play in.
+            device: "auto", "cpu" or "cuda".
+            n_envs: how many environments to make when `env` is an id.
+            **settings: fields of `PPOConfig` to change; schedules that are functions have to be given again.
+        """
+        state = load_checkpoint(path)
+        saved = {name: restore(name, value) for name, value in state["config"].items() if name not in settings}
+        model = cls(env, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
+        model.load_state_dict(state)
+        return model
+
     def _record(self, stats: UpdateStats) -> None:
         """Put an update on record under SB3's names, and ours beside them."""
         record = self.logger.record
@@ -202,32 +344,6 @@ class FactoredRecurrentPPO:
         record("time/time_elapsed", int(seconds), exclude="tensorboard")
         record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
         self.logger.dump(step=self.num_timesteps)
-
-
-def make_config(settings: dict[str, Any]) -> PPOConfig:
-    """Settings as a config.
-
-    Raises:
-        TypeError: for a name that is not a setting.
-    """
-    unknown = sorted(set(settings) - set(FIELD_NAMES))
-    if unknown:
-        raise TypeError(f"unknown settings {unknown}; allowed: {', '.join(FIELD_NAMES)}")
-    return PPOConfig(**settings)
-
-
-def check_minibatches(config: PPOConfig, n_envs: int) -> None:
-    """Every minibatch needs a sequence.
-
-    Raises:
-        ValueError: when there are fewer sequences than minibatches.
-    """
-    sequences = n_envs * config.n_steps // config.sequence_length
-    if config.n_minibatches > sequences:
-        raise ValueError(
-            f"n_minibatches is {config.n_minibatches}; allowed: at most {sequences}, the number of sequences "
-            f"(n_envs {n_envs} x n_steps {config.n_steps} / sequence_length {config.sequence_length})"
-        )
 
 
 def as_callbacks(callback: MaybeCallback) -> list[BaseCallback]:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from esper_agent.acting import act, predict_values
 from esper_agent.envs import TensorEnv, Transition
-from esper_agent.learner import Learner
+from esper_agent.policy import Policy
 from esper_agent.recurrent import State
 from esper_agent.rollout import RolloutBuffer, Step
 
@@ -17,12 +18,13 @@ class Runner:
 
     Args:
         env: the environments, just reset.
-        learner: gives the policy and its precision.
+        policy: chooses the actions.
+        precision: of the run.
         generator: draws the actions.
     """
 
-    def __init__(self, env: TensorEnv, learner: Learner, generator: torch.Generator) -> None:
-        self.env, self.learner, self.policy, self.generator = env, learner, learner.policy, generator
+    def __init__(self, env: TensorEnv, policy: Policy, precision: str, generator: torch.Generator) -> None:
+        self.env, self.policy, self.precision, self.generator = env, policy, precision, generator
         self.observations = env.first_observations
         self.masks = env.first_masks
         self.starts = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -33,47 +35,35 @@ class Runner:
 
     def step(self, buffer: RolloutBuffer) -> Transition:
         """Act once in all environments and store what happened."""
-        actions, log_probs, state = self._act()
-        transition = self.env.step(actions)
+        chosen = act(
+            self.policy, self.precision, self.observations, self.state, self.starts, self.masks, self.generator
+        )
+        transition = self.env.step(chosen.actions)
         step = Step(
             observations=self.observations,
             starts=self.starts,
             decisions=~self.resetting,
             masks=self.masks,
-            actions=actions,
-            log_probs=log_probs,
+            actions=chosen.actions,
+            log_probs=chosen.log_probs,
             rewards=transition.rewards,
             terminated=transition.terminated,
             truncated=transition.truncated,
-            bootstraps=self._bootstraps(transition, state),
+            bootstraps=self._bootstraps(transition, chosen.state),
         )
         buffer.add(step, self.state)
-        self._advance(transition, state)
+        self._advance(transition, chosen.state)
         return transition
-
-    def _act(self) -> tuple[Tensor, Tensor, State]:
-        with torch.inference_mode():
-            with self.learner.autocast():
-                hidden, state = self.policy.step(self.observations[:, None], self.state, self.starts[:, None])
-                logits = self.policy.decoder.logits(hidden)
-            distribution = self.policy.distribution(logits[:, 0], self.masks)
-            actions = distribution.sample(self.generator)
-            log_probs = distribution.log_prob(actions)
-        # An environment may learn: it must not be handed a tensor that autograd refuses.
-        return actions.clone(), log_probs, state
 
     def _bootstraps(self, transition: Transition, state: State) -> Tensor | None:
         if transition.final_observations is None:
             return None
-        return self._values(transition.final_observations, state, torch.zeros_like(self.starts))
+        started = torch.zeros_like(self.starts)
+        return predict_values(self.policy, self.precision, transition.final_observations, state, started)
 
     def last_values(self) -> Tensor:
         """Normalised values of the observations after the last step."""
-        return self._values(self.observations, self.state, self.starts)
-
-    def _values(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
-        with torch.inference_mode(), self.learner.autocast():
-            return self.policy.value(observations[:, None], state, starts[:, None])
+        return predict_values(self.policy, self.precision, self.observations, self.state, self.starts)
 
     def _advance(self, transition: Transition, state: State) -> None:
         done = transition.terminated | transition.truncated

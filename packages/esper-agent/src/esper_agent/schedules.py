@@ -40,6 +40,8 @@ def describe(value: Any) -> Any:
         return {"schedule": "linear", "start": value.start, "end": value.end, "end_fraction": value.end_fraction}
     if isinstance(value, Mapping):
         return {key: describe(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
     return {"schedule": "custom"} if callable(value) else value
 
 

@@ -1,0 +1,60 @@
+"""Acting with a policy: one step for a batch of environments, without gradients."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper_agent.policy import Policy
+from esper_agent.recurrent import State
+
+
+@dataclass(frozen=True)
+class Act:
+    """What the policy does, and the state it is in afterwards."""
+
+    actions: Tensor  # long [N, heads]
+    log_probs: Tensor  # [N], of the joint action
+    state: State
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The precision of a run, for acting, anchoring and learning alike."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def act(
+    policy: Policy,
+    precision: str,
+    observations: Tensor,
+    state: State,
+    starts: Tensor,
+    masks: Tensor | None,
+    generator: torch.Generator | None,
+) -> Act:
+    """Choose actions.
+
+    Args:
+        policy: the network.
+        precision: "float32" or "bfloat16".
+        observations: [N, observation_size].
+        state: the recurrent state before this step.
+        starts: bool [N], where an episode starts.
+        masks: bool [N, cells, width], or None.
+        generator: draws the actions; None takes the most likely ones.
+    """
+    with torch.inference_mode():
+        with autocast(observations.device, precision):
+            hidden, after = policy.step(observations[:, None], state, starts[:, None])
+            logits = policy.decoder.logits(hidden)
+        distribution = policy.distribution(logits[:, 0], masks)
+        actions = distribution.sample(generator)
+        log_probs = distribution.log_prob(actions)
+    # An environment may learn: it must not be handed a tensor that autograd refuses.
+    return Act(actions.clone(), log_probs, after)
+
+
+def predict_values(policy: Policy, precision: str, observations: Tensor, state: State, starts: Tensor) -> Tensor:
+    """Normalised values of observations [N, observation_size]."""
+    with torch.inference_mode(), autocast(observations.device, precision):
+        return policy.value(observations[:, None], state, starts[:, None])
