@@ -1,0 +1,138 @@
+"""Cheap environments for measuring agents, each offered to Gymnasium agents and to Stable-Baselines3."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+Array = NDArray[Any]
+
+
+class WithoutVelocities(gymnasium.ObservationWrapper[Array, int, Array]):
+    """CartPole that shows positions only, so that velocities must be remembered."""
+
+    def __init__(self, env: gymnasium.Env[Array, int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        self.observation_space = spaces.Box(space.low[::2], space.high[::2], dtype=np.float32)
+
+    def observation(self, observation: Array) -> Array:
+        return observation[::2]
+
+
+def make_cartpole() -> gymnasium.Env[Array, int]:
+    return WithoutVelocities(gymnasium.make("CartPole-v1"))
+
+
+class MaskedHeads(VectorEnv[Array, dict[str, Array], Array]):
+    """Five heads with random legality per op; the reward asks for the op that the observation marks.
+
+    Args:
+        num_envs: environments side by side.
+        size: length of the observation.
+        episode_steps: steps of an episode.
+    """
+
+    heads: ClassVar[tuple[str, ...]] = ("op", "slot", "blueprint", "blend", "tempo")
+    sizes: ClassVar[tuple[int, ...]] = (5, 3, 6, 3, 3)
+    users: ClassVar[dict[str, tuple[int, ...]]] = {
+        "slot": (1, 2, 3, 4),
+        "blueprint": (1,),
+        "blend": (1,),
+        "tempo": (1,),
+    }
+
+    def __init__(self, num_envs: int, size: int = 48, episode_steps: int = 30) -> None:
+        self.num_envs, self.size, self.episode_steps = num_envs, size, episode_steps
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.single_action_space = spaces.Dict(
+            {head: spaces.Discrete(n) for head, n in zip(self.heads, self.sizes, strict=True)}
+        )
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed if isinstance(seed, int) else None, options=options)
+        # Episodes end at different times, as in real use.
+        self.age = np.arange(self.num_envs) % self.episode_steps
+        return self._draw()
+
+    def step(self, actions: dict[str, Array]) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        wanted = self.observation[:, :5].argmax(axis=1)
+        reward = (actions["op"] == wanted).astype(np.float64)
+        self.age += 1
+        terminated = self.age >= self.episode_steps
+        self.age[terminated] = 0
+        before = self.observation
+        observation, info = self._draw()
+        if terminated.any():
+            info["final_obs"], info["_final_obs"] = np.empty(self.num_envs, dtype=object), terminated
+            for row in np.flatnonzero(terminated):
+                info["final_obs"][row] = before[row]
+        return observation, reward, terminated, np.zeros(self.num_envs, dtype=bool), info
+
+    def _draw(self) -> tuple[Array, dict[str, Any]]:
+        self.observation = self.np_random.uniform(-1, 1, (self.num_envs, self.size)).astype(np.float32)
+        return self.observation, {"action_mask": (masks := self._masks())[0], "action_mask_by_op": masks[1]}
+
+    def _masks(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        op = (self.np_random.random((self.num_envs, 5)) < 0.7).astype(np.int8)
+        op[:, 0] = 1
+        marginal: dict[str, Array] = {"op": op}
+        by_op: dict[str, Array] = {"op": np.repeat(op[:, None], 5, axis=1)}
+        for head, n in zip(self.heads[1:], self.sizes[1:], strict=True):
+            table = np.zeros((self.num_envs, 5, n), dtype=bool)
+            table[:, :, 0] = True
+            users = self.users[head]
+            legal = self.np_random.random((self.num_envs, len(users), n)) < 0.7
+            legal[:, :, 0] |= ~legal.any(axis=2)
+            table[:, users] = legal
+            by_op[head] = table.astype(np.int8)
+            marginal[head] = (table & (op[:, :, None] > 0)).max(axis=1).view(np.int8)
+        return marginal, by_op
+
+
+class MultiDiscreteVecEnv(VecEnv):
+    """`MaskedHeads` as Stable-Baselines3 sees it: MultiDiscrete actions, no masks."""
+
+    def __init__(self, env: MaskedHeads) -> None:
+        self.env = env
+        self.render_mode = None
+        super().__init__(env.num_envs, env.single_observation_space, spaces.MultiDiscrete(list(env.sizes)))
+
+    def reset(self) -> VecEnvObs:
+        return self.env.reset(seed=self._seeds[0])[0]
+
+    def step_async(self, actions: Array) -> None:
+        self.actions = dict(zip(self.env.heads, actions.T, strict=True))
+
+    def step_wait(self) -> VecEnvStepReturn:
+        observation, reward, terminated, _, info = self.env.step(self.actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for row in np.flatnonzero(terminated):
+            infos[row]["terminal_observation"] = info["final_obs"][row]
+        return observation, reward.astype(np.float32), terminated, infos
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:  # noqa: ARG002
+        return [False for _ in self._get_indices(indices)]
