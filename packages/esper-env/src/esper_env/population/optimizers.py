@@ -11,6 +11,7 @@ from torch import Tensor
 
 State = tuple[Tensor, ...]
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+_BELOW_ONE = 1.0 - 1e-6  # at one, Adam's bias correction would divide by zero
 
 
 class Optimizer(Protocol):
@@ -67,7 +68,7 @@ class AdamW:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _check("AdamW", beta1=(self.beta1, 0.0, 1.0), beta2=(self.beta2, 0.0, 1.0))
+        _check("AdamW", beta1=(self.beta1, 0.0, _BELOW_ONE), beta2=(self.beta2, 0.0, _BELOW_ONE))
         _check("AdamW", epsilon=(self.epsilon, 1e-16, 1.0), weight_decay=(self.weight_decay, 0.0, 1.0))
 
     def initial(self, values: Tensor) -> State:

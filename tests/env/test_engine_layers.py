@@ -1,0 +1,136 @@
+"""Every fused layer equals a loop over plain torch.nn.functional, in values and in gradients."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from esper_env.population import layers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+TOLERANCE = 1e-10
+SIZES = st.integers(1, 5)
+MODELS = st.integers(1, 6)
+SEEDS = st.integers(0, 1 << 16)
+BRIEF = settings(max_examples=50, deadline=None)
+
+
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+def assert_same(fused: Tensor, plain: Tensor, leaves: list[Tensor]) -> None:
+    """Equal values, and equal gradients of a random projection."""
+    assert fused.shape == plain.shape
+    torch.testing.assert_close(fused, plain, rtol=TOLERANCE, atol=TOLERANCE)
+    weights = torch.randn(plain.shape, generator=torch.Generator().manual_seed(1), dtype=plain.dtype)
+    fused_grads = torch.autograd.grad((fused * weights).sum(), leaves)
+    plain_grads = torch.autograd.grad((plain * weights).sum(), leaves)
+    for ours, theirs in zip(fused_grads, plain_grads, strict=True):
+        assert theirs.abs().sum() > 0
+        torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def image_loop(layer: Callable[..., Tensor], x: Tensor, *params: Tensor) -> Tensor:
+    """A layer on [batch, channels, h, w] for each model of [batch, h, w, n, channels]."""
+    each = [layer(x[:, :, :, i].permute(0, 3, 1, 2), *(p[i] for p in params)) for i in range(x.shape[3])]
+    return torch.stack([y.permute(0, 2, 3, 1) for y in each], dim=3)
+
+
+@BRIEF
+@given(MODELS, SIZES, SIZES, SIZES, st.booleans(), SEEDS)
+def test_dense(n: int, batch: int, inputs: int, outputs: int, with_bias: bool, seed: int) -> None:
+    x, weight, bias = drawn(seed, (n, batch, inputs), (n, inputs, outputs), (n, outputs))
+    biases = bias if with_bias else [None] * n
+    plain = torch.stack([F.linear(x[i], weight[i].T, biases[i]) for i in range(n)])
+    leaves = [x, weight, bias] if with_bias else [x, weight]
+    assert_same(layers.dense(x, weight, bias if with_bias else None), plain, leaves)
+
+
+@BRIEF
+@given(MODELS, SIZES, st.sampled_from([1, 3, 5]), st.integers(1, 3), SIZES, SIZES, st.booleans(), SEEDS)
+def test_convolution(
+    n: int, batch: int, kernel: int, groups: int, inputs: int, outputs: int, with_bias: bool, seed: int
+) -> None:
+    channels = (groups * inputs, groups * outputs)
+    x, weight, bias = drawn(
+        seed, (batch, 4, 6, n, channels[0]), (n, channels[1], inputs, kernel, kernel), (n, channels[1])
+    )
+
+    def one(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+        return F.conv2d(x, weight, *bias, padding="same", groups=groups)
+
+    params = [weight, bias] if with_bias else [weight]
+    assert_same(layers.convolution(x, *params, groups=groups), image_loop(one, x, *params), [x, *params])
+
+
+@BRIEF
+@given(MODELS, SIZES, st.integers(1, 3), st.integers(1, 3), SEEDS)
+def test_group_norm(n: int, batch: int, groups: int, per_group: int, seed: int) -> None:
+    channels = groups * per_group
+    x, weight, bias = drawn(seed, (batch, 3, 4, n, channels), (n, channels), (n, channels))
+    plain = image_loop(lambda x, w, b: F.group_norm(x, groups, w, b), x, weight, bias)
+    assert_same(layers.group_norm(x, groups, weight, bias), plain, [x, weight, bias])
+
+
+@BRIEF
+@given(MODELS, st.lists(SIZES, min_size=1, max_size=3), st.integers(3, 7), SEEDS)
+def test_layer_norm(n: int, middle: list[int], features: int, seed: int) -> None:
+    x, weight, bias = drawn(seed, (n, *middle, features), (n, features), (n, features))
+    plain = torch.stack([F.layer_norm(x[i], (features,), weight[i], bias[i]) for i in range(n)])
+    assert_same(layers.layer_norm(x, weight, bias), plain, [x, weight, bias])
+
+
+@BRIEF
+@given(MODELS, SIZES, st.integers(2, 3), st.integers(3, 7), st.integers(3, 7), SIZES, SEEDS)
+def test_average_pool(n: int, batch: int, size: int, height: int, width: int, channels: int, seed: int) -> None:
+    (x,) = drawn(seed, (batch, height, width, n, channels))
+    assert_same(layers.average_pool(x, size), image_loop(lambda x: F.avg_pool2d(x, size), x), [x])
+
+
+@BRIEF
+@given(MODELS, SIZES, SIZES, SIZES, SIZES, SEEDS)
+def test_global_average(n: int, batch: int, height: int, width: int, channels: int, seed: int) -> None:
+    (x,) = drawn(seed, (batch, height, width, n, channels))
+    each = [F.adaptive_avg_pool2d(x[:, :, :, i].permute(0, 3, 1, 2), 1).flatten(1) for i in range(n)]
+    assert_same(layers.global_average(x), torch.stack(each), [x])
+
+
+@BRIEF
+@given(MODELS, SIZES, SIZES, SIZES, SIZES, SEEDS)
+def test_embedding(n: int, batch: int, length: int, vocabulary: int, features: int, seed: int) -> None:
+    (weight,) = drawn(seed, (n, vocabulary, features))
+    tokens = torch.randint(vocabulary, (n, batch, length), generator=torch.Generator().manual_seed(seed))
+    plain = torch.stack([F.embedding(tokens[i], weight[i]) for i in range(n)])
+    assert_same(layers.embedding(tokens, weight), plain, [weight])
+
+
+@BRIEF
+@given(MODELS, SIZES, st.integers(2, 5), st.integers(1, 3), SIZES, st.booleans(), SEEDS)
+def test_attention(n: int, batch: int, length: int, heads: int, width: int, causal: bool, seed: int) -> None:
+    query, key, value = drawn(seed, *[(n, batch, length, heads * width)] * 3)
+
+    def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(1, 2) / width**0.5
+        if causal:
+            scores = scores.masked_fill(~torch.ones(length, length, dtype=torch.bool).tril(), float("-inf"))
+        return scores.softmax(dim=-1) @ v
+
+    parts = [slice(head * width, (head + 1) * width) for head in range(heads)]
+    each = [torch.cat([one(query[i, ..., p], key[i, ..., p], value[i, ..., p]) for p in parts], -1) for i in range(n)]
+    assert_same(layers.attention(query, key, value, heads, causal), torch.stack(each), [query, key, value])
+
+
+@BRIEF
+@given(MODELS, SIZES, st.lists(SIZES, max_size=1), st.integers(2, 5), SEEDS)
+def test_cross_entropy_and_accuracy(n: int, batch: int, middle: list[int], classes: int, seed: int) -> None:
+    shape = (n, batch, *middle)
+    (logits,) = drawn(seed, (*shape, classes))
+    labels = torch.randint(classes, shape, generator=torch.Generator().manual_seed(seed))
+    flat, expected = logits.reshape(n, -1, classes), labels.reshape(n, -1)
+    plain = torch.stack([F.cross_entropy(flat[i], expected[i]) for i in range(n)])
+    assert_same(layers.cross_entropy(logits, labels), plain, [logits])
+    right = torch.stack([(flat[i].argmax(-1) == expected[i]).double().mean() for i in range(n)])
+    torch.testing.assert_close(layers.accuracy(logits, labels), right)
