@@ -23,10 +23,11 @@ class GrownNetwork(nn.Module):
         self.description = description
         arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description["arguments"].items()}
         host: Host = HOSTS[description["host"]](**arguments)
-        self.host = host.template()
         self.seeds = nn.ModuleDict()
-        for slot, seed in description["seeds"].items():
-            self.seeds[slot] = SeedTemplate(BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
+        with torch.random.fork_rng(devices=[]):  # templates initialise themselves from the global generator
+            self.host = host.template()
+            for slot, seed in description["seeds"].items():
+                self.seeds[slot] = SeedTemplate(BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
         for slot, units in enumerate(description["live_units"]):
             width = host.slots[slot].outputs[0]
             self.register_buffer(f"alive{slot}", (torch.arange(width) < units).float(), persistent=False)

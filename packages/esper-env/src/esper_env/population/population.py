@@ -51,12 +51,14 @@ class Engine:
     @cached_property
     def body_layout(self) -> Layout:
         """Layout of a host's row."""
-        return Layout(self.host.template())
+        with torch.device("meta"):  # only shapes are wanted: no memory, and no draw from the global generator
+            return Layout(self.host.template())
 
     @cached_property
     def seed_layouts(self) -> list[list[Layout]]:
         """Layouts of the seeds' rows, by slot and blueprint."""
-        return [[Layout(SeedTemplate(b, slot)) for b in self.blueprints] for slot in self.host.slots]
+        with torch.device("meta"):
+            return [[Layout(SeedTemplate(b, slot)) for b in self.blueprints] for slot in self.host.slots]
 
 
 @dataclass(frozen=True)
