@@ -1,0 +1,176 @@
+"""The command line: train, evaluate, upgrade."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from esper_agent.checkpoint import CheckpointError, upgrade_checkpoint
+from esper_agent.config import FIELD_NAMES
+from esper_agent.evaluation import evaluate_policy
+from esper_agent.runs import RunConfig, RunDirectory, RunError
+from esper_agent.training import Interrupted, build_model, resume_run, start_run
+
+INTERRUPTED = 130  # what a shell reports after Ctrl-C
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and how to get help, and leave with code 2."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        options.command(options)
+    except Interrupted as stop:
+        print(stop, flush=True)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        print("\nstopped at once; the run continues from its last checkpoint with --resume", flush=True)
+        return INTERRUPTED
+    except (RunError, CheckpointError) as error:
+        print(f"esper-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def train(options: argparse.Namespace) -> None:
+    """Start or continue a run."""
+    run = RunDirectory(options.run_dir)
+    given = {name: getattr(options, name) for name in RunConfig.__dataclass_fields__ if hasattr(options, name)}
+    if "agent" in given:
+        given["agent"] = dict(given["agent"])
+    if options.resume:
+        if given:
+            options.parser.error(f"--resume takes its settings from {run.config_file}; drop {', '.join(sorted(given))}")
+        resume_run(run, progress_bar=options.progress)
+    elif "env_id" not in given:
+        options.parser.error("name the environment, or continue a run with --resume")
+    else:
+        start_run(run, RunConfig(**given), progress_bar=options.progress)
+    print(f"finished: {run.latest_checkpoint()}, learning curve in {run.picture_file}", flush=True)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Print the return of a trained agent over whole episodes."""
+    run, checkpoint = _find_checkpoint(options.path)
+    config = run.read_config()
+    model = build_model(config)
+    model.restore(checkpoint)
+    returns, lengths = evaluate_policy(
+        model,
+        config.env_id,
+        options.episodes,
+        options.deterministic,
+        return_episode_rewards=True,
+        seed=options.seed,
+    )
+    result = {
+        "checkpoint": str(checkpoint),
+        "env_id": config.env_id,
+        "episodes": len(returns),
+        "mean_return": float(np.mean(returns)),
+        "std_return": float(np.std(returns)),
+        "mean_length": float(np.mean(lengths)),
+    }
+    print(json.dumps(result) if options.json else _sentence(result), flush=True)
+
+
+def upgrade(options: argparse.Namespace) -> None:
+    """Bring a checkpoint to the current version."""
+    before, after = upgrade_checkpoint(options.file)
+    done = "is current" if before == after else f"was upgraded from version {before}"
+    print(f"{options.file} {done} (version {after})", flush=True)
+
+
+def build_parser() -> OneLineParser:
+    """The command line as argparse sees it."""
+    parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,upgrade}")
+    _add_train(commands.add_parser("train", help="train an agent in a run directory"))
+    _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
+    command = commands.add_parser("upgrade", help="bring a checkpoint to the current version, in place")
+    command.add_argument("file", type=Path, metavar="FILE", help="the checkpoint")
+    command.set_defaults(command=upgrade)
+    return parser
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    unset: Any = argparse.SUPPRESS
+    defaults = RunConfig("")
+    parser.add_argument("env_id", nargs="?", default=unset, metavar="ENV_ID", help="id of the environment")
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="where everything of the run goes")
+    parser.add_argument("--resume", action="store_true", help="continue the run in DIR from its newest checkpoint")
+    numbers = {
+        "total_timesteps": "environment steps of the run",
+        "n_envs": "environments side by side",
+        "seed": "seed of agent and environments",
+        "checkpoint_every": "environment steps between checkpoints",
+        "keep_checkpoints": "how many of the newest checkpoints stay",
+    }
+    for name, meaning in numbers.items():
+        flag, text = f"--{name.replace('_', '-')}", f"{meaning} ({getattr(defaults, name)})"
+        parser.add_argument(flag, type=int, default=unset, metavar="N", help=text)
+    parser.add_argument("--device", default=unset, help=f"the learner's device ({defaults.device})")
+    parser.add_argument(
+        "--set", dest="agent", type=_agent_setting, action="append", default=unset, metavar="NAME=VALUE",
+        help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
+    parser.set_defaults(command=train, parser=parser)
+
+
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", type=Path, metavar="RUN_OR_CHECKPOINT", help="a run directory or one of its checkpoints"
+    )
+    parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="whole episodes to play (100)")
+    parser.add_argument("--seed", type=int, default=10_000, metavar="N", help="seed of the environments (10000)")
+    parser.add_argument("--stochastic", dest="deterministic", action="store_false", help="sample the actions")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=evaluate)
+
+
+def _find_checkpoint(path: Path) -> tuple[RunDirectory, Path]:
+    """The run that a path belongs to, and the checkpoint that it means."""
+    if path.is_file():
+        return RunDirectory(path.resolve().parent.parent), path
+    run = RunDirectory(path)
+    run.read_config()
+    return run, run.latest_checkpoint()
+
+
+def _sentence(result: dict[str, Any]) -> str:
+    return (
+        f"{result['env_id']}: return {result['mean_return']:.3f} ± {result['std_return']:.3f} "
+        f"over {result['episodes']} episodes of {result['mean_length']:.1f} steps on average ({result['checkpoint']})"
+    )
+
+
+def _agent_setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, where the value is JSON, or a plain string when it is not."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    if name not in FIELD_NAMES:
+        raise argparse.ArgumentTypeError(f"{name!r} is no setting of the agent; allowed are {', '.join(FIELD_NAMES)}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)

@@ -1,0 +1,164 @@
+"""The run directory: settings, metrics, checkpoints and a picture of one training run."""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.logger import JSONOutputFormat, KVWriter, Logger, TensorBoardOutputFormat
+
+PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
+STEP_KEY = "time/total_timesteps"
+
+
+class RunError(Exception):
+    """A run directory that cannot be used as asked."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What makes a run: with it, and the same versions, the run can be repeated.
+
+    Attributes:
+        env_id: id of the environment.
+        n_envs: environments side by side.
+        total_timesteps: environment steps of the whole run.
+        seed: seed of the agent and of the environments.
+        device: the learner's device.
+        checkpoint_every: environment steps between checkpoints.
+        keep_checkpoints: how many of the newest checkpoints stay.
+        agent: settings of the agent; those left out have their defaults.
+    """
+
+    env_id: str
+    n_envs: int = 16
+    total_timesteps: int = 200_000
+    seed: int = 0
+    device: str = "cpu"
+    checkpoint_every: int = 20_000
+    keep_checkpoints: int = 3
+    agent: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("n_envs", "total_timesteps", "checkpoint_every", "keep_checkpoints"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RunError(f"{name} is {value!r}; allowed is an integer of at least 1")
+
+
+class RunDirectory:
+    """The files of one run.
+
+    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/ and learning_curve.png.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoint_directory = path / "checkpoints"
+        self.tensorboard_directory = path / "tensorboard"
+        self.picture_file = path / "learning_curve.png"
+
+    def create(self, config: RunConfig) -> None:
+        """Start a new run here.
+
+        Raises:
+            RunError: when something is here already.
+        """
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise RunError(f"{self.path} is not an empty directory; choose another, or continue it with --resume")
+        self.checkpoint_directory.mkdir(parents=True)
+        self.write_config(config)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Record the settings and the versions they ran with."""
+        record = {**asdict(config), "versions": {name: version(name) for name in PACKAGES}}
+        replace_text(self.config_file, json.dumps(record, indent=2) + "\n")
+
+    def read_config(self) -> RunConfig:
+        """The settings of the run.
+
+        Raises:
+            RunError: when there are none, or they are not understood.
+        """
+        try:
+            record = json.loads(self.config_file.read_text(encoding="utf-8"))
+            record.pop("versions")
+            return RunConfig(**record)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path} holds no run: config.json cannot be read ({error})") from error
+
+    def checkpoint_file(self, step: int) -> Path:
+        """Where the checkpoint after so many environment steps goes."""
+        return self.checkpoint_directory / f"step_{step:012d}.ckpt"
+
+    def checkpoints(self) -> list[Path]:
+        """All checkpoints, oldest first."""
+        return sorted(self.checkpoint_directory.glob("step_*.ckpt"))
+
+    def latest_checkpoint(self) -> Path:
+        """The newest checkpoint.
+
+        Raises:
+            RunError: when there is none.
+        """
+        if not self.checkpoints():
+            raise RunError(f"{self.path} holds no checkpoint yet")
+        return self.checkpoints()[-1]
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Delete all but the newest checkpoints."""
+        for old in self.checkpoints()[:-keep]:
+            old.unlink()
+
+    def logger(self, step: int) -> Logger:
+        """A logger that continues the metrics after so many environment steps."""
+        outputs: list[KVWriter] = [
+            MetricsWriter(self.metrics_file, step),
+            TensorBoardOutputFormat(str(self.tensorboard_directory)),
+        ]
+        return Logger(str(self.path), outputs)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The recorded metrics, one row per update."""
+        return read_metrics(self.metrics_file)
+
+
+class MetricsWriter(JSONOutputFormat):
+    """SB3's JSON lines, continued from a checkpoint; a non-finite number is written as null.
+
+    Rows after the checkpoint's step, and a row cut short by a crash, are dropped: they will be written again.
+    """
+
+    def __init__(self, path: Path, step: int) -> None:
+        kept = [row for row in read_metrics(path) if row[STEP_KEY] <= step]
+        replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+        self.file = path.open("a", encoding="utf-8")
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Append one row."""
+        finite = {key: None if _is_nonfinite(value) else value for key, value in key_values.items()}
+        super().write({**finite, STEP_KEY: step}, {**key_excluded, STEP_KEY: ()}, step)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete rows of a metrics file; none when there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _is_nonfinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file, complete or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)

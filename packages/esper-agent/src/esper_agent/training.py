@@ -1,0 +1,136 @@
+"""Training in a run directory: periodic checkpoints, resuming, and stopping on request."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+
+import gymnasium
+from stable_baselines3.common.callbacks import BaseCallback
+
+from esper_agent.learning_curve import draw_learning_curve
+from esper_agent.ppo import FactoredRecurrentPPO
+from esper_agent.runs import RunConfig, RunDirectory, RunError
+from esper_agent.schedules import describe, restore
+
+
+class Interrupted(Exception):
+    """Training stopped on request; the state was saved."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__(f"stopped; the run continues from {checkpoint} with --resume")
+        self.checkpoint = checkpoint
+
+
+class CheckpointRun(BaseCallback):
+    """Saves between rollouts, where a resumed run continues exactly like one that never stopped.
+
+    Args:
+        run: where the checkpoints go.
+        every: environment steps between them.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, run: RunDirectory, every: int, keep: int) -> None:
+        super().__init__()
+        self.run, self.every, self.keep = run, every, keep
+        self.next_save = 0
+        self.stop_requested = False
+
+    def request_stop(self) -> None:
+        """Stop before the next rollout."""
+        self.stop_requested = True
+
+    def save(self) -> Path:
+        """Write a checkpoint of this moment."""
+        path = self.run.checkpoint_file(self.model.num_timesteps)
+        self.model.save(path)
+        self.run.prune_checkpoints(self.keep)
+        self.next_save = self.model.num_timesteps + self.every
+        return path
+
+    def _on_rollout_start(self) -> None:
+        if self.stop_requested:
+            raise Interrupted(self.save())
+        if self.model.num_timesteps >= self.next_save:
+            self.save()
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool) -> None:
+    """Train from the beginning in a new run directory.
+
+    Raises:
+        RunError: when the directory is not empty.
+        Interrupted: after Ctrl-C, with the state saved.
+    """
+    model = build_model(config)
+    # Every setting is written down, so that a later default cannot change a resumed run.
+    config = replace(config, agent=describe(asdict(model.config)))
+    run.create(config)
+    _train(run, config, model, progress_bar=progress_bar)
+
+
+def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
+    """Continue a run from its newest checkpoint to its end.
+
+    Raises:
+        RunError: when the directory holds no run.
+        CheckpointError: when the checkpoint cannot be read.
+        Interrupted: after Ctrl-C, with the state saved.
+    """
+    config = run.read_config()
+    model = build_model(config)
+    if run.checkpoints():
+        model.restore(run.latest_checkpoint())
+    _train(run, config, model, progress_bar=progress_bar)
+
+
+def build_model(config: RunConfig) -> FactoredRecurrentPPO:
+    """The agent of a run, at its beginning.
+
+    Raises:
+        RunError: when the environment or a setting is not possible.
+    """
+    try:
+        settings = {name: restore(name, value) for name, value in config.agent.items()}
+        return FactoredRecurrentPPO(
+            config.env_id, n_envs=config.n_envs, seed=config.seed, device=config.device, **settings
+        )
+    except (ValueError, TypeError, RuntimeError, ImportError, gymnasium.error.Error) as error:
+        raise RunError(f"cannot train in {config.env_id}: {error}") from error
+
+
+def _train(run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool) -> None:
+    model.set_logger(run.logger(model.num_timesteps))
+    callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints)
+    remaining = config.total_timesteps - model.num_timesteps
+    try:
+        with _stopping_on_ctrl_c(callback):
+            if remaining > 0:
+                model.learn(remaining, callback, reset_num_timesteps=False, progress_bar=progress_bar)
+                callback.save()
+    finally:
+        model.logger.close()
+        draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
+
+
+@contextmanager
+def _stopping_on_ctrl_c(callback: CheckpointRun) -> Iterator[None]:
+    """The first Ctrl-C asks for a stop; the second one interrupts at once."""
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        if callback.stop_requested:
+            raise KeyboardInterrupt
+        print("\nstopping after this update; Ctrl-C again stops at once", flush=True)
+        callback.request_stop()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
