@@ -184,13 +184,13 @@ def clone(population: Population) -> Population:
 
 
 def host_state(population: Population, row: int) -> dict[str, Tensor]:
-    return population.body.layout.state_dict(population.body.values[row])
+    return population.body.layout.state_dict(population.body.values[row].clone())
 
 
 def seed_state(population: Population, row: int, slot: int) -> dict[str, Tensor]:
     census = population.census
     cohort = population.seeds[slot, int(census.blueprint[row, slot]), bool(census.live[row, slot])]
-    return cohort.layout.state_dict(cohort.values[cohort.rows.tolist().index(row)])
+    return cohort.layout.state_dict(cohort.values[cohort.rows.tolist().index(row)].clone())
 
 
 def occupied(population: Population) -> list[tuple[int, int]]:
