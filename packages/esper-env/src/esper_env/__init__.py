@@ -1,1 +1,17 @@
-"""Growing a neural network while it trains, as a Gymnasium environment."""
+"""Growing a neural network while it trains, as a Gymnasium environment.
+
+`import esper_env` registers the environments with Gymnasium.
+"""
+
+from esper_env.actions import HEADS, RELEVANT_HEADS, Op
+from esper_env.env import EsperEnv
+from esper_env.masks import sample_mask
+from esper_env.population.population import Blend
+from esper_env.registration import register_environments
+from esper_env.state import Stage
+from esper_env.vector_env import EsperVectorEnv
+
+__version__ = "0.1.0"
+__all__ = ["HEADS", "RELEVANT_HEADS", "Blend", "EsperEnv", "EsperVectorEnv", "Op", "Stage", "sample_mask"]
+
+register_environments()

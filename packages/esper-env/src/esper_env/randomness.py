@@ -19,14 +19,19 @@ _MANTISSA_BITS = 53
 class Purpose(IntEnum):
     """What a draw is for; draws of different purposes are independent."""
 
-    HOST_WEIGHTS = 1
-    SEED_WEIGHTS = 2
-    MINIBATCH = 3
-    SUBSET = 4
-    LABEL_NOISE = 5
-    NOISY_LABEL = 6
-    LESION = 7
-    LEARNING_RATE = 8
+    EPISODE = 1
+    HOST_WEIGHTS = 2
+    SEED_WEIGHTS = 3
+    MINIBATCH = 4
+    SUBSET = 5
+    SUBSET_SIZE = 6
+    LABEL_NOISE = 7
+    NOISE_LEVEL = 8
+    NOISY_LABEL = 9
+    LESION_COUNT = 10
+    LESION_PLACE = 11
+    LIVE_UNITS = 12
+    LEARNING_RATE = 13
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

@@ -82,6 +82,11 @@ class Census:
         cut = slice(start, stop)
         return Census(self.blueprint[cut], self.live[cut], self.committed[cut], self.blend[cut])
 
+    def copy_rows(self, source: "Census", rows: Rows) -> None:
+        """Overwrite rows with those of another census."""
+        for name, table in vars(self).items():
+            table[rows] = getattr(source, name)[rows]
+
     def clear(self, rows: Rows, slots: Rows) -> None:
         """Nobody at these places any more."""
         self.blueprint[rows, slots] = EMPTY
@@ -144,8 +149,7 @@ class Population:
             target.index_copy_(0, index, source)
         self.lr.index_copy_(0, index, lr.to(self.lr.dtype))
         self._lesion(rows, live_units)
-        occupied = self.census.blueprint[rows] != EMPTY
-        self.remove(rows[np.nonzero(occupied)[0]], np.nonzero(occupied)[1])
+        self.uproot(rows)
 
     def _lesion(self, rows: Rows, live_units: NDArray[np.int64]) -> None:
         index = self._index(rows)
@@ -185,6 +189,23 @@ class Population:
         self.census.clear(rows, slots)
         self.alpha[self._index(rows), self._index(slots)] = 0.0
 
+    def uproot(self, rows: Rows) -> None:
+        """Remove every seed of some rows."""
+        place, slots = np.nonzero(self.census.blueprint[rows] != EMPTY)
+        self.remove(rows[place], slots)
+
+    def replant(self, rows: Rows, census: Census, stored: tuple[Tensor, ...]) -> None:
+        """Replace the seeds of some rows by those of a census, whose rows lie in `stored`, [n, slots, size] each."""
+        self.uproot(rows)
+        self.census.copy_rows(census, rows)
+        place, slots = np.nonzero(census.blueprint[rows] != EMPTY)
+        kinds, live = census.blueprint[rows[place], slots], census.live[rows[place], slots]
+        for slot, kind, alive in sorted(set(zip(slots.tolist(), kinds.tolist(), live.tolist(), strict=True))):
+            members = np.sort(rows[place[(slots == slot) & (kinds == kind) & (live == alive)]])
+            layout, index = self.engine.seed_layouts[slot][kind], self._index(members)
+            values, *state = (t[index, slot, : layout.size] for t in stored)
+            self._join((slot, kind, alive), Cohort(layout, members, values, tuple(state)))
+
     def _join(self, key: SeedKey, cohort: Cohort) -> None:
         self.seeds[key] = self.seeds[key].joined(cohort) if key in self.seeds else cohort
 
@@ -219,6 +240,28 @@ class Population:
             lr=self.lr[start:stop],
             lesions=[mask[start:stop] for mask in self.lesions],
             lesioned=self.lesioned[start:stop],
+        )
+
+    def gathered(self, rows: Rows) -> "Population":
+        """A copy of some rows, given in ascending order, as a population of their own."""
+        if len(rows) == len(self):
+            return self
+        index = self._index(rows)
+        census = Census(*(table[rows] for table in vars(self.census).values()))
+        seeds = {}
+        for key, cohort in self.seeds.items():
+            taken = cohort.take(np.intersect1d(cohort.rows, rows))
+            if len(taken):
+                seeds[key] = replace(taken, rows=np.searchsorted(rows, taken.rows))
+        return replace(
+            self,
+            body=replace(self.body.take(rows), rows=np.arange(len(rows))),
+            seeds=seeds,
+            census=census,
+            alpha=self.alpha[index],
+            lr=self.lr[index],
+            lesions=[mask[index] for mask in self.lesions],
+            lesioned=self.lesioned[rows],
         )
 
     def tiles(self, samples: int) -> Iterator[tuple[int, int]]:

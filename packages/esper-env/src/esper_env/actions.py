@@ -1,0 +1,73 @@
+"""The action: an operation and its arguments, one head each, and the table of which head matters to which operation."""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from esper_env.config import TEMPI
+from esper_env.population.population import Blend
+
+HEADS = ("op", "slot", "blueprint", "blend", "tempo")  # spaces.Dict sorts its keys, so the order is said here
+
+
+class Op(IntEnum):
+    """What to do in this step."""
+
+    WAIT = 0
+    GERMINATE = 1
+    ADVANCE = 2
+    FOSSILIZE = 3
+    PRUNE = 4
+
+
+# The single source for masks, policies, losses and telemetry.
+RELEVANT_HEADS: dict[Op, tuple[str, ...]] = {
+    Op.WAIT: (),
+    Op.GERMINATE: ("slot", "blueprint", "blend", "tempo"),
+    Op.ADVANCE: ("slot",),
+    Op.FOSSILIZE: ("slot",),
+    Op.PRUNE: ("slot",),
+}
+
+
+def head_sizes(slots: int, blueprints: int) -> dict[str, int]:
+    """How many values each head has, in the order of HEADS."""
+    return dict(zip(HEADS, (len(Op), slots, blueprints, len(Blend), len(TEMPI)), strict=True))
+
+
+def action_space(slots: int, blueprints: int) -> spaces.Dict:
+    """The single action space."""
+    return spaces.Dict({head: spaces.Discrete(size) for head, size in head_sizes(slots, blueprints).items()})
+
+
+def relevance(device: str = "cpu") -> Tensor:
+    """RELEVANT_HEADS as a table [ops, heads]; `op` matters to every operation."""
+    rows = [[head == "op" or head in RELEVANT_HEADS[op] for head in HEADS] for op in Op]
+    return torch.tensor(rows, device=device)
+
+
+def canonical(actions: Tensor) -> Tensor:
+    """Actions [n, heads] with the heads that the operation does not use set to zero."""
+    return actions * relevance(str(actions.device))[actions[:, 0]]
+
+
+def stack_actions(action: Any, sizes: dict[str, int], n: int, device: str) -> Tensor:
+    """A dict of n values per head as a checked int64 tensor [n, heads]."""
+    if not isinstance(action, dict) or set(action) != set(HEADS):
+        got = f"keys {sorted(action)}" if isinstance(action, dict) else type(action).__name__
+        raise TypeError(f"an action is a dict with the keys {', '.join(HEADS)}; got {got}")
+    return torch.stack([_head(action[head], head, sizes[head], n, device) for head in HEADS], dim=1)
+
+
+def _head(values: Any, head: str, size: int, n: int, device: str) -> Tensor:
+    array = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values).reshape(-1))
+    if array.is_floating_point() or array.dtype == torch.bool or array.shape != (n,):
+        raise TypeError(f"action[{head!r}] must hold {n} integer(s); got {values!r}")
+    array = array.to(device=device, dtype=torch.int64)
+    if bool(((array < 0) | (array >= size)).any()):
+        raise ValueError(f"action[{head!r}] is {values!r}; allowed: 0 to {size - 1}")
+    return array

@@ -1,0 +1,159 @@
+"""Every number that the environment's dynamics and rewards depend on, in one frozen and validated place."""
+
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any
+
+TEMPI = (3, 5, 8)  # steps that a ramp may take
+DTYPES = ("float32", "float64")
+INSTANCE_SETS = ("train", "test")
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class EsperConfig:
+    """The environment's arguments. All are plain values; the environment's page says what each means."""
+
+    task: str
+    horizon: int = 30
+    gamma: float = 0.99
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    # What an episode draws.
+    instances: str = "train"
+    lesion_weights: tuple[float, float, float] = (0.2, 0.6, 0.2)  # how often none, one, two blocks are narrowed
+    live_units: tuple[int, int] = (1, 3)
+    learning_rate: Range = (0.03, 0.08)
+    label_noise: Range = (0.0, 0.1)
+    subset: Range = (0.6, 1.0)
+
+    # Lifecycle: dwell times in steps.
+    training_steps: int = 2
+    holding_steps: int = 1
+    prune_age: int = 1
+    embargo_steps: int = 2
+
+    # Governor. A loss above collapse_loss times that of a blind guess counts as collapse.
+    collapse_loss: float = 4.0
+    max_rollbacks: int = 2
+    rollback_penalty: float = 0.5
+
+    # Reward: which preset, and the weights of its terms.
+    reward: str = "shaped"
+    reward_scale: float = 1.0
+    invalid_action_cost: float = 0.0
+    rent: float = 0.06
+    metric_weight: float = 1.0
+    stage_weight: float = 0.05
+    stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage
+    contribution_weight: float = 0.2
+    entanglement_weight: float = 0.05
+    ratio_epsilon: float = 0.01
+    legitimate_age: int = 3
+    holding_slope: float = 0.002
+    holding_cap: float = 0.01
+    shock_weight: float = 0.01
+    op_costs: tuple[float, ...] = (0.0, 0.002, 0.001, 0.001, 0.002)  # in order of Op
+    loss_weight: float = 1.0
+
+    # Detectors of gaming.
+    ransom_contribution: float = 0.1
+    ransom_gain: float = 0.02
+    churn_prunes: int = 3
+    holding_limit: int = 6
+
+    # Observation: a metric must rise by this much to end a plateau.
+    plateau_tolerance: float = 0.005
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            _check_number(name, getattr(self, name), low, high)
+        for name, (low, high) in _PAIRS.items():
+            _check_pair(name, getattr(self, name), low, high)
+        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("instances", self.instances, INSTANCE_SETS)
+        _check_list("lesion_weights", self.lesion_weights, 3)
+        _check_list("stage_potential", self.stage_potential, 6)
+        _check_list("op_costs", self.op_costs, 5)
+        if sum(self.lesion_weights) <= 0:
+            raise ValueError(f"lesion_weights is {self.lesion_weights}; allowed: at least one positive weight")
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "horizon": (1, 100_000),
+    "gamma": (0.0, 1.0),
+    "training_steps": (1, 1000),
+    "holding_steps": (1, 1000),
+    "prune_age": (1, 1000),
+    "embargo_steps": (0, 1000),
+    "collapse_loss": (1.0, 1e6),
+    "max_rollbacks": (0, 1000),
+    "rollback_penalty": (0.0, 100.0),
+    "reward_scale": (1e-6, 1e6),
+    "invalid_action_cost": (0.0, 100.0),
+    "rent": (0.0, 100.0),
+    "metric_weight": (0.0, 100.0),
+    "stage_weight": (0.0, 100.0),
+    "contribution_weight": (0.0, 100.0),
+    "entanglement_weight": (0.0, 100.0),
+    "ratio_epsilon": (1e-6, 1.0),
+    "legitimate_age": (1, 1000),
+    "holding_slope": (0.0, 100.0),
+    "holding_cap": (0.0, 100.0),
+    "shock_weight": (0.0, 100.0),
+    "loss_weight": (0.0, 100.0),
+    "ransom_contribution": (0.0, 1.0),
+    "ransom_gain": (0.0, 1.0),
+    "churn_prunes": (1, 1000),
+    "holding_limit": (1, 1000),
+    "plateau_tolerance": (0.0, 1.0),
+}
+_PAIRS: dict[str, tuple[float, float]] = {
+    "live_units": (1, 1_000_000),
+    "learning_rate": (0.0, 1000.0),
+    "label_noise": (0.0, 1.0),
+    "subset": (0.01, 1.0),
+}
+_INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {"live_units"}
+
+
+def make_config(**settings: Any) -> EsperConfig:
+    """Build the configuration from constructor arguments, with lists (as JSON gives them) accepted for tuples."""
+    known = [field.name for field in fields(EsperConfig)]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise TypeError(f"unknown argument {unknown[0]!r}; allowed: {', '.join(known)}")
+    plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    return EsperConfig(**plain)
+
+
+def _is_number(name: str, value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or (name not in _INTEGERS and isfinite(value))
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if not _is_number(name, value) or not low <= value <= high:  # type: ignore[operator]
+        kind = "integers" if name in _INTEGERS else "numbers"
+        raise ValueError(f"{name} is {value!r}; allowed: {kind} from {low} to {high}")
+
+
+def _check_pair(name: str, value: object, low: float, high: float) -> None:
+    right = isinstance(value, tuple) and len(value) == 2 and all(_is_number(name, v) for v in value)
+    if not right or not low <= value[0] <= value[1] <= high:  # type: ignore[index]
+        kind = "integers" if name in _INTEGERS else "numbers"
+        raise ValueError(f"{name} is {value!r}; allowed: two {kind} in ascending order from {low} to {high}")
+
+
+def _check_list(name: str, value: object, length: int) -> None:
+    right = isinstance(value, tuple) and len(value) == length
+    if not right or not all(_is_number(name, v) and v >= 0 for v in value):  # type: ignore[attr-defined]
+        raise ValueError(f"{name} is {value!r}; allowed: {length} numbers from 0 on")
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")

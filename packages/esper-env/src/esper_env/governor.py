@@ -1,0 +1,67 @@
+"""The governor: one preallocated snapshot per row, and the way back to it when a host collapses."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper_env.config import EsperConfig
+from esper_env.population.cohort import Cohort, Rows
+from esper_env.population.population import Census, Population
+from esper_env.state import State
+
+_KEPT = ("step", "rollbacks", "episode_return")  # time and its accounts do not roll back
+
+
+def collapsed(state: State, config: EsperConfig, baseline_loss: float) -> Tensor:
+    """Rows whose loss is not a number, infinite, or far beyond that of a blind guess, [n]."""
+    measured = torch.stack([state.loss, torch.where(state.trained, state.train_loss, 0.0)])
+    return ~(measured <= config.collapse_loss * baseline_loss).all(dim=0)
+
+
+class Snapshot:
+    """The last good state of every row: parameters, optimiser state, seeds, lifecycle and measurements.
+
+    Memory is allocated once; taking and restoring copy in place.
+    """
+
+    def __init__(self, population: Population, state: State) -> None:
+        n, slots = state.stage.shape
+        largest = max(layout.size for layouts in population.engine.seed_layouts for layout in layouts)
+        body = population.body.tensors()
+        self.body = tuple(torch.empty_like(tensor) for tensor in body)
+        self.seeds = tuple(t.new_empty(n, slots, 1 if t.shape[1] == 1 else largest) for t in body)
+        self.census = Census.empty(n, slots)
+        self.state = state.clone()
+
+    def take(self, population: Population, state: State, rows: Rows) -> None:
+        """Remember rows as they are now."""
+        index = torch.from_numpy(rows).to(population.lr.device)
+        everyone = len(rows) == len(population)
+        for mine, theirs in zip(self.body, population.body.tensors(), strict=True):
+            mine.copy_(theirs) if everyone else mine.index_copy_(0, index, theirs.index_select(0, index))
+        for (slot, _, _), cohort in population.seeds.items():
+            self._take_seeds(slot, cohort, rows)
+        self.census.copy_rows(population.census, rows)
+        self.state.copy_rows(state, _mask(index, len(population)))
+
+    def _take_seeds(self, slot: int, cohort: Cohort, rows: Rows) -> None:
+        members = np.intersect1d(cohort.rows, rows)
+        taken = cohort if len(members) == len(cohort) else cohort.take(members)
+        index = torch.from_numpy(members).to(cohort.values.device)
+        for mine, theirs in zip(self.seeds, taken.tensors(), strict=True):
+            mine[:, slot, : theirs.shape[1]].index_copy_(0, index, theirs)
+
+    def restore(self, population: Population, state: State, rows: Rows) -> None:
+        """Bring rows back to what was remembered."""
+        index = torch.from_numpy(rows).to(population.lr.device)
+        for mine, theirs in zip(self.body, population.body.tensors(), strict=True):
+            theirs.index_copy_(0, index, mine.index_select(0, index))
+        population.replant(rows, self.census, self.seeds)
+        kept = {name: getattr(state, name).clone() for name in _KEPT}
+        state.copy_rows(self.state, _mask(index, len(population)))
+        for name, tensor in kept.items():
+            setattr(state, name, tensor)
+
+
+def _mask(index: Tensor, n: int) -> Tensor:
+    return torch.zeros(n, dtype=torch.bool, device=index.device).index_fill_(0, index, True)

@@ -1,0 +1,82 @@
+"""Instances: what an episode draws. Where, what, when and whether to grow differs by instance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper_env.config import EsperConfig
+from esper_env.population.training import Minibatches
+from esper_env.randomness import Purpose, integers, permutation, random_bits, uniform
+from esper_env.tasks.base import Data, Task
+
+_SEED_BITS = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What the rows' episodes drew."""
+
+    seed: Tensor  # [n], the episode's seed
+    lr: Tensor  # [n]
+    label_noise: Tensor  # [n], share of training labels that are redrawn
+    subset: Tensor  # [n, pool], a permutation of the training samples; the first subset_size are used
+    subset_size: Tensor  # [n]
+    live_units: NDArray[np.int64]  # [n, slots], on the host
+
+
+def episode_seeds(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
+    """Seeds of episodes; the lowest bit tells the test set from the train set, so the two are disjoint."""
+    bits = random_bits(base, Purpose.EPISODE, 0, episode) & _SEED_BITS
+    return bits * 2 + (config.instances == "test")
+
+
+def draw(seed: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
+    """Everything that the episodes with these seeds differ in: a pure function of the seeds."""
+    zero = torch.zeros_like(seed)
+
+    def between(purpose: Purpose, bounds: tuple[float, float]) -> Tensor:
+        return bounds[0] + (bounds[1] - bounds[0]) * uniform(seed, purpose, 0, zero)
+
+    share = between(Purpose.SUBSET_SIZE, config.subset)
+    return Instance(
+        seed=seed,
+        lr=between(Purpose.LEARNING_RATE, config.learning_rate),
+        label_noise=between(Purpose.NOISE_LEVEL, config.label_noise),
+        subset=permutation(seed, Purpose.SUBSET, len(data.train)),
+        subset_size=(share * len(data.train)).long().clamp(min=1),
+        live_units=_lesions(seed, task, config),
+    )
+
+
+def _lesions(seed: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]:
+    """How many units of each block stay alive, [n, slots]."""
+    widths = np.array([slot.outputs[0] for slot in task.host.slots])
+    weights = np.cumsum(config.lesion_weights) / np.sum(config.lesion_weights)
+    zero = torch.zeros_like(seed)
+    count = np.searchsorted(weights, uniform(seed, Purpose.LESION_COUNT, 0, zero).cpu().numpy(), side="right")
+    rank = permutation(seed, Purpose.LESION_PLACE, len(widths)).argsort(dim=1).cpu().numpy()
+    low, high = config.live_units
+    index = torch.arange(len(widths), device=seed.device)
+    units = low + integers(seed[:, None], Purpose.LIVE_UNITS, 0, index, high - low + 1).cpu().numpy()
+    return np.where(rank < count[:, None], np.minimum(units, widths), widths)
+
+
+def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Minibatches:
+    """The samples and (partly redrawn) labels of each row's next training step."""
+    shape = (task.minibatches_per_step, task.batch_size)
+    place = torch.arange(shape[0] * shape[1], device=step.device)
+    seed, when = instance.seed[:, None], step[:, None]
+    pick = integers(seed, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
+    index = instance.subset.gather(1, pick)
+    labels = noisy_labels(instance, index, data)
+    return Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape))
+
+
+def noisy_labels(instance: Instance, index: Tensor, data: Data) -> Tensor:
+    """Labels of training samples [n, m]; which are redrawn depends on the sample, not on when it is seen."""
+    seed = instance.seed[:, None]
+    redrawn = uniform(seed, Purpose.LABEL_NOISE, 0, index) < instance.label_noise[:, None]
+    return torch.where(redrawn, integers(seed, Purpose.NOISY_LABEL, 0, index, data.classes), data.train.labels[index])

@@ -1,0 +1,103 @@
+"""The life of a seed: gates that say what is legal, the operations, and what time does."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper_env.actions import HEADS, Op
+from esper_env.config import TEMPI, EsperConfig
+from esper_env.state import Stage, State
+
+PRUNABLE = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
+LIVE = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Which operation each slot allows now, [n, slots] each."""
+
+    germinate: Tensor
+    advance: Tensor
+    fossilize: Tensor
+    prune: Tensor
+
+    def by_op(self) -> Tensor:
+        """[n, ops, slots]; WAIT needs no slot and allows none."""
+        tables = {
+            Op.WAIT: torch.zeros_like(self.germinate),
+            Op.GERMINATE: self.germinate,
+            Op.ADVANCE: self.advance,
+            Op.FOSSILIZE: self.fossilize,
+            Op.PRUNE: self.prune,
+        }
+        return torch.stack([tables[op] for op in Op], dim=1)
+
+
+def in_stage(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
+    """Where `stage` is one of `stages`."""
+    found = torch.zeros_like(stage, dtype=torch.bool)
+    for one in stages:
+        found |= stage == one
+    return found
+
+
+def gates(state: State, config: EsperConfig) -> Gates:
+    """What each slot allows. HOLDING begins with a measured contribution, since evaluation follows every ramp step."""
+    stage, dwell = state.stage, state.stage_age
+    return Gates(
+        germinate=stage == Stage.DORMANT,
+        advance=(stage == Stage.TRAINING) & (dwell >= config.training_steps),
+        fossilize=(stage == Stage.HOLDING) & (dwell >= config.holding_steps),
+        prune=in_stage(stage, PRUNABLE) & (state.age >= config.prune_age),
+    )
+
+
+def is_legal(actions: Tensor, allowed: Gates) -> Tensor:
+    """Which canonical actions [n, heads] may be executed, [n]."""
+    op, slot = actions[:, 0], actions[:, 1]
+    table = allowed.by_op()
+    return (op == Op.WAIT) | table[torch.arange(len(op), device=op.device), op, slot]
+
+
+def apply_operations(state: State, actions: Tensor) -> None:
+    """Carry out legal canonical actions [n, heads] on the lifecycle, in place."""
+    op = actions[:, 0, None]
+    here = torch.arange(state.stage.shape[1], device=actions.device) == actions[:, 1, None]
+    chosen = {each: here & (op == each) for each in Op}
+    birth = chosen[Op.GERMINATE]
+    ramps = torch.tensor(TEMPI, device=actions.device)[actions[:, HEADS.index("tempo"), None]]
+    state.blueprint = torch.where(birth, actions[:, HEADS.index("blueprint"), None], state.blueprint)
+    state.blend = torch.where(birth, actions[:, HEADS.index("blend"), None], state.blend)
+    state.ramp = torch.where(birth, ramps, state.ramp)
+    state.age = torch.where(birth | chosen[Op.PRUNE], 0, state.age)
+    for each, stage in _LEADS_TO.items():
+        _enter(state, chosen[each], stage)
+    state.alpha = torch.where(chosen[Op.ADVANCE], 1.0 / state.ramp.clamp(min=1), state.alpha)
+    state.alpha = torch.where(chosen[Op.PRUNE], 0.0, state.alpha)
+    state.prunes = state.prunes + chosen[Op.PRUNE].any(dim=1)
+
+
+_LEADS_TO = {
+    Op.GERMINATE: Stage.TRAINING,
+    Op.ADVANCE: Stage.BLENDING,
+    Op.FOSSILIZE: Stage.FOSSILIZED,
+    Op.PRUNE: Stage.EMBARGOED,
+}
+
+
+def _enter(state: State, where: Tensor, stage: Stage) -> None:
+    state.stage = torch.where(where, int(stage), state.stage)
+    state.stage_age = torch.where(where, 0, state.stage_age)
+
+
+def tick(state: State, config: EsperConfig) -> None:
+    """One step of time: ages grow, ramps rise, a full ramp leads to HOLDING, a served embargo to DORMANT."""
+    settled = in_stage(state.stage, (Stage.DORMANT,))
+    state.stage_age = torch.where(settled, 0, state.stage_age + 1)
+    state.age = torch.where(in_stage(state.stage, (*PRUNABLE, Stage.FOSSILIZED)), state.age + 1, 0)
+    blending = state.stage == Stage.BLENDING
+    _enter(state, blending & (state.stage_age >= state.ramp), Stage.HOLDING)
+    still = blending & (state.stage == Stage.BLENDING)
+    state.alpha = torch.where(still, (state.stage_age + 1) / state.ramp.clamp(min=1), state.alpha)
+    _enter(state, (state.stage == Stage.EMBARGOED) & (state.stage_age > config.embargo_steps), Stage.DORMANT)

@@ -1,0 +1,215 @@
+"""The observation: a declared schema, its encoding from the state, and a table for readers.
+
+A missing measurement is marked by its own flag and then holds zero; unbounded quantities pass x / (1 + x).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from esper_env.actions import Op
+from esper_env.config import EsperConfig
+from esper_env.lifecycle import LIVE, PRUNABLE, Gates, in_stage
+from esper_env.state import HISTORY, Stage, State
+from esper_env.tasks.base import Data, Task
+
+OCCUPIED = (*PRUNABLE, Stage.FOSSILIZED)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the encoders read."""
+
+    state: State
+    gates: Gates
+    config: EsperConfig
+    baseline_loss: float
+    batch_size: int
+    blueprints: int
+    largest_seed: Tensor  # [slots], parameters of the largest blueprint as a share of the host's
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the schema: what it is called, where it lies, what it means, how it is computed."""
+
+    name: str
+    size: int  # per slot, for a slot field
+    low: float
+    high: float
+    meaning: str
+    encode: Callable[[View], Tensor]  # [n] or [n, size]; for a slot field [n, slots] or [n, slots, size]
+
+
+def squash(value: Tensor) -> Tensor:
+    """[0, infinity) to [0, 1)."""
+    return value / (1.0 + value)
+
+
+def _loss(view: View, value: Tensor) -> Tensor:
+    return squash(value / view.baseline_loss)
+
+
+def _flag(low_high_name: str, meaning: str, encode: Callable[[View], Tensor], size: int = 1) -> Field:
+    return Field(low_high_name, size, 0.0, 1.0, meaning, encode)
+
+
+def _share(name: str, meaning: str, encode: Callable[[View], Tensor], size: int = 1) -> Field:
+    return Field(name, size, 0.0, 1.0, meaning, encode)
+
+
+def _signed(name: str, meaning: str, encode: Callable[[View], Tensor]) -> Field:
+    return Field(name, 1, -1.0, 1.0, meaning, encode)
+
+
+def _train_loss_change(view: View) -> Tensor:
+    change = _loss(view, view.state.train_loss) - _loss(view, view.state.previous_train_loss)
+    return torch.where(view.state.step > 1, change, 0.0)
+
+
+def _block_grad_share(view: View) -> Tensor:
+    total = view.state.block_grad.sum(dim=1, keepdim=True)
+    return torch.where(total > 0, view.state.block_grad / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+
+
+def _per_sample(view: View, norm: Tensor) -> Tensor:
+    # The loss is a mean over the batch; times sqrt(batch) the norm no longer depends on the batch size.
+    return squash(norm * view.batch_size**0.5)
+
+
+def _blueprint(view: View) -> Tensor:
+    occupied = in_stage(view.state.stage, OCCUPIED)
+    return F.one_hot(view.state.blueprint, view.blueprints) * occupied.unsqueeze(2)
+
+
+def _position(view: View) -> Tensor:
+    n, slots = view.state.stage.shape
+    return torch.linspace(0.0, 1.0, slots, device=view.state.stage.device, dtype=torch.float64).expand(n, slots)
+
+
+@cache
+def global_fields() -> tuple[Field, ...]:
+    """The fields that describe the whole host."""
+    return (
+        _share("progress", "steps taken / horizon", lambda v: v.state.step / v.config.horizon),
+        _flag("trained", "training has been measured", lambda v: v.state.trained),
+        _share(
+            "train_loss", "training loss of the step, relative to a blind guess", lambda v: _loss(v, v.state.train_loss)
+        ),
+        _signed("train_loss_change", "its change since the step before", _train_loss_change),
+        _share("val_loss", "validation loss, relative to a blind guess", lambda v: _loss(v, v.state.loss)),
+        _signed(
+            "val_loss_change",
+            "its change since the step before",
+            lambda v: _loss(v, v.state.loss) - _loss(v, v.state.previous_loss),
+        ),
+        _share("val_metric", "validation metric", lambda v: v.state.metric),
+        _signed(
+            "val_metric_change", "its change since the step before", lambda v: v.state.metric - v.state.previous_metric
+        ),
+        _share("val_metric_best", "the best so far", lambda v: v.state.best_metric),
+        _share("metric_history", "earlier metrics, newest first", lambda v: v.state.history, HISTORY),
+        _flag("metric_history_known", "whether each was measured", lambda v: v.state.history_known, HISTORY),
+        _share("plateau", "steps since the best metric rose / horizon", lambda v: v.state.plateau / v.config.horizon),
+        _share("added_parameters", "parameters of all seeds / of the host", lambda v: squash(v.state.added)),
+        _share(
+            "budget_used", "the same / of the largest seeds everywhere", lambda v: v.state.added / v.largest_seed.sum()
+        ),
+        _share("rollbacks", "rollbacks / those allowed", lambda v: v.state.rollbacks / (v.config.max_rollbacks + 1)),
+        _flag(
+            "last_op", "the operation of the last step, one-hot", lambda v: F.one_hot(v.state.last_op, len(Op)), len(Op)
+        ),
+        _flag("last_executed", "it was legal and executed", lambda v: v.state.last_executed),
+    )
+
+
+@cache
+def slot_fields(blueprints: int) -> tuple[Field, ...]:
+    """The fields that each slot has."""
+    return (
+        _flag("stage", "the stage, one-hot", lambda v: F.one_hot(v.state.stage, len(Stage)), len(Stage)),
+        _share("alpha", "share of the seed that acts", lambda v: v.state.alpha),
+        _signed("contribution", "metric with the seed minus without it", lambda v: v.state.contribution),
+        _flag("contribution_known", "a seed is there and was measured", lambda v: in_stage(v.state.stage, OCCUPIED)),
+        _signed("prospect", "what an incubating seed would add at alpha 1", lambda v: v.state.prospect),
+        _flag("prospect_known", "a seed incubates there", lambda v: v.state.stage == Stage.TRAINING),
+        _share("block_gradient", "gradient norm at the block's output", lambda v: _per_sample(v, v.state.block_grad)),
+        _share("block_gradient_share", "the same / the sum over slots", _block_grad_share),
+        _share("seed_gradient", "gradient norm of the seed's parameters", lambda v: _per_sample(v, v.state.seed_grad)),
+        _share("age", "steps since germination / horizon", lambda v: v.state.age / v.config.horizon),
+        _share("stage_age", "steps in this stage / horizon", lambda v: v.state.stage_age / v.config.horizon),
+        _flag("blueprint", "what was planted, one-hot", _blueprint, blueprints),
+        _share(
+            "size",
+            "parameters of the seed / of the largest blueprint here",
+            lambda v: v.state.seed_size / v.largest_seed,
+        ),
+        _share("position", "place of the block in the host", _position),
+        _flag("may_advance", "ADVANCE is legal here", lambda v: v.gates.advance),
+        _flag("may_fossilize", "FOSSILIZE is legal here", lambda v: v.gates.fossilize),
+    )
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The observation of an environment: global fields, then the slots one after the other."""
+
+    slots: int
+    blueprints: int
+
+    def columns(self) -> list[tuple[str, Field]]:
+        """A label and the field of each number of the vector, in order."""
+        columns = [(_label(field, part), field) for field in global_fields() for part in range(field.size)]
+        for slot in range(self.slots):
+            fields = slot_fields(self.blueprints)
+            columns += [(f"slot{slot}.{_label(field, part)}", field) for field in fields for part in range(field.size)]
+        return columns
+
+    def space(self) -> spaces.Box:
+        """The bounds of every number."""
+        columns = self.columns()
+        low, high = (
+            np.array([getattr(field, end) for _, field in columns], dtype=np.float32) for end in ("low", "high")
+        )
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def encode(self, view: View) -> Tensor:
+        """The observation of every row, float32 [n, size]."""
+        n = len(view.state.step)
+        parts = [field.encode(view).to(torch.float32).view(n, -1) for field in global_fields()]
+        slots = [field.encode(view).to(torch.float32).view(n, self.slots, -1) for field in slot_fields(self.blueprints)]
+        return torch.cat([*parts, torch.cat(slots, dim=2).view(n, -1)], dim=1)
+
+    def describe(self, vector: ArrayLike) -> str:
+        """One observation as a readable table."""
+        values: NDArray[np.float32] = np.asarray(vector, dtype=np.float32)
+        columns = self.columns()
+        if values.shape != (len(columns),):
+            raise ValueError(f"an observation has shape ({len(columns)},); got {values.shape}")
+        width = max(len(label) for label, _ in columns)
+        rows = [
+            f"{label:<{width}} {value:>8.4f}  {field.meaning}"
+            for (label, field), value in zip(columns, values, strict=True)
+        ]
+        return "\n".join(rows)
+
+
+def _label(field: Field, part: int) -> str:
+    return field.name if field.size == 1 else f"{field.name}[{part}]"
+
+
+def view_of(state: State, allowed: Gates, config: EsperConfig, task: Task, data: Data, largest_seed: Tensor) -> View:
+    """Bundle what the encoders read."""
+    return View(state, allowed, config, data.baseline_loss, task.batch_size, len(task.blueprints), largest_seed)
+
+
+def live_slots(state: State) -> Tensor:
+    """Where a seed acts on its host, [n, slots]."""
+    return in_stage(state.stage, LIVE)

@@ -1,0 +1,23 @@
+"""The environment ids, and what each fixes."""
+
+from typing import Any
+
+import gymnasium
+
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "Esper-v0": {"task": "digits_mlp"},
+    "Esper-Deep-v0": {"task": "digits_deep", "horizon": 40, "rent": 0.12, "lesion_weights": (0.1, 0.3, 0.6)},
+    "Esper-CNN-v0": {"task": "digits_cnn", "learning_rate": (0.06, 0.14), "live_units": (1, 2)},
+}
+
+
+def register_environments() -> None:
+    """Register every id that is not registered yet, so that importing twice is harmless."""
+    for name, kwargs in ENVIRONMENTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name,
+                entry_point="esper_env.env:EsperEnv",
+                vector_entry_point="esper_env.vector_env:EsperVectorEnv",
+                kwargs=kwargs,
+            )

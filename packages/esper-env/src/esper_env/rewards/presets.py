@@ -1,0 +1,52 @@
+"""Reward presets: named compositions of terms."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper_env.config import EsperConfig
+from esper_env.registry import Registry
+from esper_env.rewards.terms import TERMS, Limits, Transition
+
+_ALWAYS = ("invalid_action", "rollback")
+
+PRESETS: Registry[tuple[str, ...]] = Registry("reward preset")
+PRESETS.register("shaped", ("final_metric", "rent", "shaping", *_ALWAYS))
+PRESETS.register("sparse", ("final_metric", "rent", *_ALWAYS))
+PRESETS.register(
+    "contribution",
+    ("final_metric", "rent", "contribution", "entanglement", "holding", "alpha_shock", "op_cost", *_ALWAYS),
+)
+PRESETS.register("loss", ("loss_drop", "rent", *_ALWAYS))
+
+
+@dataclass(frozen=True)
+class Reward:
+    """The reward of an environment: the terms of its preset, scaled last."""
+
+    config: EsperConfig
+    limits: Limits
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the terms."""
+        return PRESETS[self.config.reward]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest reward of a step."""
+        each = [TERMS[name].bounds(self.config, self.limits) for name in self.terms]
+        low, high = (sum(ends) for ends in zip(*each, strict=True))
+        return self.config.reward_scale * low, self.config.reward_scale * high
+
+    def __call__(self, transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:
+        """The reward of each row, float64 [n], and its scaled terms, which sum to it."""
+        terms = {name: self.config.reward_scale * TERMS[name].value(transition) for name in self.terms}
+        return torch.stack(list(terms.values())).sum(dim=0), terms
+
+
+def shares(terms: dict[str, float]) -> dict[str, float]:
+    """How much of the absolute reward each term makes up; all zero if every term is zero."""
+    total = sum(abs(value) for value in terms.values())
+    return {name: abs(value) / total if total else 0.0 for name, value in terms.items()}

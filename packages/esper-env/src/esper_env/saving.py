@@ -1,0 +1,103 @@
+"""Saving and resuming a simulation: an interrupted episode continues bit for bit."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from esper_env.instances import draw, episode_seeds
+from esper_env.population.cohort import Cohort
+from esper_env.population.population import Census
+from esper_env.simulation import Simulation
+from esper_env.state import State
+
+
+def save(simulation: Simulation) -> dict[str, Any]:
+    """Everything that the future depends on, as nested dicts of tensors and plain values.
+
+    The instance is not saved: it is a pure function of the seeds.
+    """
+    population, snapshot = simulation.population, simulation.snapshot
+    return {
+        "task": simulation.config.task,
+        "rows": simulation.n,
+        "base_seed": simulation.base_seed.clone(),
+        "episode": simulation.episode.clone(),
+        "state": _tensors(simulation.state),
+        "body": _numbered(population.body.tensors()),
+        "census": _census(population.census),
+        "seeds": {_name(key): _numbered(cohort.tensors()) for key, cohort in population.seeds.items()},
+        "snapshot": {
+            "state": _tensors(snapshot.state),
+            "body": _numbered(snapshot.body),
+            "census": _census(snapshot.census),
+            "seeds": _numbered(snapshot.seeds),
+        },
+    }
+
+
+def load(simulation: Simulation, saved: dict[str, Any]) -> None:
+    """Continue from what `save` gave, in a simulation of the same configuration and size."""
+    for field, mine in (("task", simulation.config.task), ("rows", simulation.n)):
+        if saved[field] != mine:
+            raise ValueError(f"the saved environment has {field}={saved[field]!r}; this one has {mine!r}")
+    device = simulation.config.device
+    simulation.base_seed = saved["base_seed"].to(device).clone()
+    simulation.episode = saved["episode"].to(device).clone()
+    _load_instance(simulation)
+    _load_population(simulation, saved)
+    simulation.state.copy_from(_state(saved["state"]))
+    snapshot = simulation.snapshot
+    snapshot.state.copy_from(_state(saved["snapshot"]["state"]))
+    _copy_census(snapshot.census, saved["snapshot"]["census"])
+    for part, tensors in (("body", snapshot.body), ("seeds", snapshot.seeds)):
+        for number, tensor in enumerate(tensors):
+            tensor.copy_(saved["snapshot"][part][str(number)])
+    simulation.population.alpha.copy_(simulation.state.alpha)
+
+
+def _load_instance(simulation: Simulation) -> None:
+    seeds = episode_seeds(simulation.base_seed, simulation.episode, simulation.config)
+    instance = draw(seeds, simulation.task, simulation.data, simulation.config)
+    simulation.instance = instance
+    simulation.population.rebirth(np.arange(simulation.n), instance.seed, instance.lr, instance.live_units)
+
+
+def _load_population(simulation: Simulation, saved: dict[str, Any]) -> None:
+    population = simulation.population
+    for number, tensor in enumerate(population.body.tensors()):
+        tensor.copy_(saved["body"][str(number)])
+    _copy_census(population.census, saved["census"])
+    for name, tensors in saved["seeds"].items():
+        slot, kind, live = (int(part) for part in name.split("."))
+        census = population.census
+        rows = np.flatnonzero((census.blueprint[:, slot] == kind) & (census.live[:, slot] == bool(live)))
+        values, *state = (tensors[str(k)].to(population.lr.device).clone() for k in range(len(tensors)))
+        layout = population.engine.seed_layouts[slot][kind]
+        population.seeds[slot, kind, bool(live)] = Cohort(layout, rows, values, tuple(state))
+
+
+def _name(key: tuple[int, int, bool]) -> str:
+    slot, kind, live = key
+    return f"{slot}.{kind}.{int(live)}"
+
+
+def _numbered(tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    return {str(number): tensor.clone() for number, tensor in enumerate(tensors)}
+
+
+def _tensors(state: State) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in state.tensors().items()}
+
+
+def _state(saved: dict[str, torch.Tensor]) -> State:
+    return State(**saved)
+
+
+def _census(census: Census) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(table.copy()) for name, table in vars(census).items()}
+
+
+def _copy_census(census: Census, saved: dict[str, torch.Tensor]) -> None:
+    for name, table in vars(census).items():
+        table[...] = saved[name].numpy()

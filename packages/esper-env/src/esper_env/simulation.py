@@ -1,0 +1,264 @@
+"""The simulation: n rows that reset and step as one; the Gymnasium classes are shells around it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper_env.actions import HEADS, Op, canonical, head_sizes
+from esper_env.blueprints import BLUEPRINTS
+from esper_env.config import EsperConfig
+from esper_env.detectors import DETECTORS, detect
+from esper_env.governor import Snapshot, collapsed
+from esper_env.instances import Instance, draw, episode_seeds, minibatches
+from esper_env.lifecycle import Gates, apply_operations, gates, is_legal, tick
+from esper_env.masks import Masks, marginal_masks, masks_by_op
+from esper_env.observation import Schema, view_of
+from esper_env.population.cohort import Rows
+from esper_env.population.evaluation import Evaluation, evaluate
+from esper_env.population.population import Engine, Population
+from esper_env.population.training import TrainingReport, train_epoch
+from esper_env.rewards import Reward, Transition, potential
+from esper_env.rewards.terms import Limits
+from esper_env.state import State
+from esper_env.tasks import TASKS
+from esper_env.tasks.base import Data
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step of all rows gives, besides the new state."""
+
+    reward: Tensor  # [n], float64
+    reward_terms: dict[str, Tensor]
+    detectors: dict[str, Tensor]
+    terminated: Tensor
+    invalid: Tensor
+    rolled_back: Tensor
+
+    @classmethod
+    def blank(cls, zeros: Tensor, terms: tuple[str, ...]) -> "Outcome":
+        """Nothing happened; `zeros` is float64 [n]."""
+        no = zeros.bool()
+        return cls(zeros, dict.fromkeys(terms, zeros), dict.fromkeys(DETECTORS, no), no, no, no)
+
+    def without(self, rows: Tensor) -> "Outcome":
+        """The same with nothing having happened in some rows."""
+
+        def void(tensor: Tensor) -> Tensor:
+            return tensor.index_fill(0, rows, 0)
+
+        return Outcome(
+            void(self.reward),
+            {name: void(term) for name, term in self.reward_terms.items()},
+            {name: void(flag) for name, flag in self.detectors.items()},
+            *map(void, (self.terminated, self.invalid, self.rolled_back)),
+        )
+
+
+class Simulation:
+    """N growing hosts as a decision process.
+
+    Args:
+        config: The environment's configuration.
+        n: How many rows.
+    """
+
+    def __init__(self, config: EsperConfig, n: int) -> None:
+        self.config, self.n = config, n
+        self.task = TASKS[config.task]
+        blueprints = tuple(BLUEPRINTS[name] for name in self.task.blueprints)
+        dtype = getattr(torch, config.dtype)
+        engine = Engine(
+            self.task.host, blueprints, self.task.optimizer, device=check_device(config.device), dtype=dtype
+        )
+        self.population = Population.unborn(engine, n)
+        self.data = self._resident(self.task.load())
+        slots = len(self.task.host.slots)
+        self.schema = Schema(slots, len(blueprints))
+        self.head_sizes = head_sizes(slots, len(blueprints))
+        self.largest_seed = self._largest_seeds()
+        self.reward = Reward(config, Limits(slots, float(self.largest_seed.sum())))
+        self.state = State.blank(n, slots, config.device)
+        self.instance = self._blank_instance()
+        self.base_seed = torch.zeros(n, dtype=torch.int64, device=config.device)
+        self.episode = torch.zeros(n, dtype=torch.int64, device=config.device)
+        self.snapshot = Snapshot(self.population, self.state)
+
+    def _resident(self, data: Data) -> Data:
+        like = self.population.body.values
+        return replace(data, train=data.train.to(like), val=data.val.to(like), test=data.test.to(like))
+
+    def _largest_seeds(self) -> Tensor:
+        """Parameters of the largest seed per slot as a share of the host's, with its gate."""
+        engine = self.population.engine
+        sizes = [max(layout.size for layout in layouts) / engine.body_layout.size for layouts in engine.seed_layouts]
+        return torch.tensor(sizes, dtype=torch.float64, device=self.config.device)
+
+    def _blank_instance(self) -> Instance:
+        seeds = torch.zeros(self.n, dtype=torch.int64, device=self.config.device)
+        return draw(seeds, self.task, self.data, self.config)
+
+    # Reset
+
+    def seed(self, rows: Rows, base: Tensor) -> None:
+        """Give rows new base seeds; their next reset is their first episode."""
+        index = self._index(rows)
+        self.base_seed[index] = base.to(self.base_seed)
+        self.episode[index] = -1
+
+    def reset(self, rows: Rows) -> None:
+        """Begin the next episode of some rows."""
+        if not len(rows):
+            return
+        index = self._index(rows)
+        self.episode[index] += 1
+        fresh = draw(
+            episode_seeds(self.base_seed[index], self.episode[index], self.config), self.task, self.data, self.config
+        )
+        self._install(fresh, rows, index)
+        self.population.rebirth(rows, fresh.seed, fresh.lr, fresh.live_units)
+        blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
+        self.state.copy_rows(blank, self._mask(index))
+        self._first_measurement(rows, index)
+        self.snapshot.take(self.population, self.state, rows)
+
+    def _install(self, fresh: Instance, rows: Rows, index: Tensor) -> None:
+        for name, value in vars(fresh).items():
+            getattr(self.instance, name)[rows if isinstance(value, np.ndarray) else index] = value
+
+    def _first_measurement(self, rows: Rows, index: Tensor) -> None:
+        state = self.state
+        measured = evaluate(self.population.gathered(rows), self.data.val.inputs, self.data.val.labels)
+        for target, value in ((state.loss, measured.loss), (state.metric, measured.accuracy)):
+            target[index] = value.double()
+        for name in ("all_off", "committed", "best_metric", "previous_metric"):
+            getattr(state, name)[index] = state.metric[index]
+        state.previous_loss[index] = state.loss[index]
+        state.last_executed[index] = True
+        state.potential = torch.where(self._mask(index), potential(state, self.config), state.potential)
+
+    # Step
+
+    def step(self, actions: Tensor) -> Outcome:
+        """Apply the operations, train, tick, validate, govern, and reward; `actions` is int64 [n, heads]."""
+        before = self.state.clone()
+        requested = canonical(actions)
+        legal = is_legal(requested, gates(self.state, self.config))
+        executed = requested * legal[:, None]
+        self._operate(executed)
+        self._record_training(
+            train_epoch(self.population, minibatches(self.instance, self.state.step, self.task, self.data))
+        )
+        tick(self.state, self.config)
+        self._set_alpha()
+        self._record_evaluation(evaluate(self.population, self.data.val.inputs, self.data.val.labels))
+        self.state.step = self.state.step + 1
+        rolled_back = self._govern()
+        return self._conclude(before, executed[:, 0], ~legal, rolled_back)
+
+    def _operate(self, executed: Tensor) -> None:
+        apply_operations(self.state, executed)
+        table = executed.cpu().numpy()  # the one read of a step's decisions: membership lives on the host
+        op, slot, kind, blend = (table[:, HEADS.index(head)] for head in ("op", "slot", "blueprint", "blend"))
+        rows = {each: np.flatnonzero(op == each) for each in Op}
+        born = rows[Op.GERMINATE]
+        if len(born):
+            index = self._index(born)
+            seeds, steps = self.instance.seed[index], self.state.step[index]
+            self.population.germinate(born, slot[born], kind[born], blend[born], seeds, steps)
+        for each, act in (
+            (Op.ADVANCE, self.population.advance),
+            (Op.FOSSILIZE, self.population.commit),
+            (Op.PRUNE, self.population.remove),
+        ):
+            if len(rows[each]):
+                act(rows[each], slot[rows[each]])
+        self._set_alpha()
+
+    def _set_alpha(self) -> None:
+        self.population.alpha.copy_(self.state.alpha)
+
+    def _record_training(self, report: TrainingReport) -> None:
+        state = self.state
+        state.previous_train_loss = state.train_loss
+        state.train_loss = report.loss.double()
+        state.block_grad, state.seed_grad = report.block_grad_norm.double(), report.seed_grad_norm.double()
+        state.trained = torch.ones_like(state.trained)
+
+    def _record_evaluation(self, measured: Evaluation) -> None:
+        state = self.state
+        state.history = torch.cat([state.metric[:, None], state.history[:, :-1]], dim=1)
+        known = torch.ones_like(state.history_known[:, :1])
+        state.history_known = torch.cat([known, state.history_known[:, :-1]], dim=1)
+        state.previous_loss, state.previous_metric = state.loss, state.metric
+        state.loss, state.metric = measured.loss.double(), measured.accuracy.double()
+        state.contribution, state.prospect = measured.contribution.double(), measured.prospect.double()
+        state.all_off, state.committed = measured.all_off.double(), measured.committed.double()
+        sizes = torch.from_numpy(self.population.seed_sizes()).to(state.added)
+        state.seed_size = sizes / self.population.engine.body_layout.size
+        state.added = state.seed_size.sum(dim=1)
+        better = state.metric > state.best_metric + self.config.plateau_tolerance
+        state.plateau = torch.where(better, 0, state.plateau + 1)
+        state.best_metric = torch.maximum(state.metric, state.best_metric)
+
+    def _govern(self) -> Tensor:
+        """Restore collapsed rows and remember the others; which were restored, [n]."""
+        failed = collapsed(self.state, self.config, self.data.baseline_loss)
+        rows = failed.cpu().numpy()
+        if rows.any():
+            self.snapshot.restore(self.population, self.state, np.flatnonzero(rows))
+            self._set_alpha()
+            self.state.rollbacks = self.state.rollbacks + failed
+        return failed
+
+    def _conclude(self, before: State, op: Tensor, invalid: Tensor, rolled_back: Tensor) -> Outcome:
+        state, config = self.state, self.config
+        state.last_op, state.last_executed = op, ~invalid
+        state.potential = potential(state, config)
+        ruined = rolled_back & (state.rollbacks > config.max_rollbacks)
+        finished = (state.step >= config.horizon) & ~ruined
+        state.ended = finished | ruined
+        transition = Transition(
+            before, state, op, invalid, rolled_back, finished, state.ended, config, self.data.baseline_loss
+        )
+        reward, terms = self.reward(transition)
+        state.episode_return = state.episode_return + reward
+        self.snapshot.take(self.population, state, np.flatnonzero(~rolled_back.cpu().numpy()))
+        return Outcome(reward, terms, detect(transition), state.ended.clone(), invalid, rolled_back)
+
+    # What the shells show
+
+    def gates(self) -> Gates:
+        """What each slot allows now."""
+        return gates(self.state, self.config)
+
+    def observation(self) -> Tensor:
+        """The observation of every row, float32 [n, size]."""
+        view = view_of(self.state, self.gates(), self.config, self.task, self.data, self.largest_seed)
+        return self.schema.encode(view)
+
+    def masks(self) -> tuple[Masks, Masks]:
+        """Marginal masks and masks by operation."""
+        by_op = masks_by_op(self.gates(), self.head_sizes)
+        return marginal_masks(by_op), by_op
+
+    def evaluate_test(self) -> Evaluation:
+        """Evaluation on the test split, which no step ever reads."""
+        return evaluate(self.population, self.data.test.inputs, self.data.test.labels)
+
+    def _index(self, rows: Rows) -> Tensor:
+        return torch.from_numpy(rows).to(self.config.device)
+
+    def _mask(self, index: Tensor) -> Tensor:
+        return torch.zeros(self.n, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
+
+
+def check_device(device: str) -> str:
+    """The device if torch has it; one clear error otherwise."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device is {device!r}, which torch cannot use here: {str(error).splitlines()[0]}") from None
+    return device

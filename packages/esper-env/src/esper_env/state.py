@@ -1,0 +1,110 @@
+"""The state of n rows: a struct of tensors, one line per field."""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+HISTORY = 4  # how many earlier metrics are remembered
+
+
+class Stage(IntEnum):
+    """Where a slot is in its life."""
+
+    DORMANT = 0
+    TRAINING = 1
+    BLENDING = 2
+    HOLDING = 3
+    FOSSILIZED = 4
+    EMBARGOED = 5
+
+
+@dataclass
+class State:
+    """Everything about n rows that is not a parameter. Floating-point fields are float64."""
+
+    # lifecycle, [n, slots]
+    stage: Tensor
+    alpha: Tensor  # share of the seed that acts, in [0, 1]
+    age: Tensor  # steps since germination
+    stage_age: Tensor  # steps in the present stage
+    blueprint: Tensor  # meaningful while a seed is there
+    blend: Tensor
+    ramp: Tensor  # steps that the blending takes
+    # measurements, after the step
+    trained: Tensor  # [n], whether a training step was measured
+    train_loss: Tensor  # [n]
+    block_grad: Tensor  # [n, slots]
+    seed_grad: Tensor  # [n, slots]
+    loss: Tensor  # [n], validation
+    metric: Tensor  # [n], validation, in [0, 1]
+    contribution: Tensor  # [n, slots]
+    prospect: Tensor  # [n, slots]
+    all_off: Tensor  # [n], metric without any seed
+    committed: Tensor  # [n], metric with fossilised seeds only
+    added: Tensor  # [n], parameters of all seeds as a share of the host's
+    seed_size: Tensor  # [n, slots], the same by slot
+    # memory of the episode, [n]
+    step: Tensor
+    rollbacks: Tensor
+    prunes: Tensor
+    potential: Tensor  # Phi of this state, stored
+    episode_return: Tensor
+    previous_train_loss: Tensor
+    previous_loss: Tensor
+    previous_metric: Tensor
+    best_metric: Tensor
+    plateau: Tensor  # steps since the best metric rose
+    history: Tensor  # [n, HISTORY], earlier metrics, newest first
+    history_known: Tensor  # [n, HISTORY]
+    last_op: Tensor
+    last_executed: Tensor
+    ended: Tensor  # the episode is over
+
+    @classmethod
+    def blank(cls, n: int, slots: int, device: str) -> "State":
+        """All zero, all dormant."""
+
+        def zeros(name: str) -> Tensor:
+            shape = (n, slots) if name in _PER_SLOT else (n, HISTORY) if name in _PER_HISTORY else (n,)
+            return torch.zeros(shape, dtype=_dtype(name), device=device)
+
+        return cls(**{field.name: zeros(field.name) for field in fields(cls)})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def copy_rows(self, source: "State", rows: Tensor) -> None:
+        """Overwrite the rows where `rows` [n] is true with those of `source`, in place."""
+        for name, target in self.tensors().items():
+            mask = rows.view(-1, *[1] * (target.dim() - 1))
+            torch.where(mask, getattr(source, name), target, out=target)
+
+    def copy_from(self, source: "State") -> None:
+        """Overwrite every row, in place."""
+        for name, target in self.tensors().items():
+            target.copy_(getattr(source, name))
+
+    def clone(self) -> "State":
+        """An independent copy."""
+        return State(**{name: tensor.clone() for name, tensor in self.tensors().items()})
+
+
+_PER_SLOT = {
+    *("stage", "alpha", "age", "stage_age", "blueprint", "blend", "ramp"),
+    *("block_grad", "seed_grad", "contribution", "prospect", "seed_size"),
+}
+_PER_HISTORY = {"history", "history_known"}
+_FLAGS = {"trained", "history_known", "last_executed", "ended"}
+_COUNTS = {
+    *("stage", "age", "stage_age", "blueprint", "blend", "ramp"),
+    *("step", "rollbacks", "prunes", "plateau", "last_op"),
+}
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name in _FLAGS:
+        return torch.bool
+    return torch.int64 if name in _COUNTS else torch.float64

@@ -1,0 +1,249 @@
+"""The vector environment: N growing hosts behind Gymnasium's `VectorEnv`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper_env.actions import HEADS, action_space, stack_actions
+from esper_env.config import make_config
+from esper_env.export import GrownNetwork, export_host
+from esper_env.population.cohort import Rows
+from esper_env.population.evaluation import Evaluation
+from esper_env.render import check_render_mode, render_row
+from esper_env.saving import load, save
+from esper_env.simulation import Outcome, Simulation
+
+OUTPUTS = ("numpy", "torch")
+BASE_SEEDS = 1 << 62
+
+
+class EsperVectorEnv(VectorEnv[Any, Any, Any]):
+    """N environments of `EsperEnv` that train as one tensor program; its page describes the decision process.
+
+    Row i of a vector reset with `seed=s` is the single environment reset with `seed=s + i`.
+
+    Arguments:
+        num_envs: How many rows.
+        render_mode: None, "ansi" or "rgb_array"; `render()` then gives a tuple with one picture per row.
+        autoreset_mode: "next_step" (default), "same_step" or "disabled" (then reset ended rows with
+            `reset(options={"reset_mask": mask})`).
+        output: "numpy", or "torch" for tensors on the environment's device.
+        **settings: As for `EsperEnv`.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium's own form)
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 4,
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+    heads = HEADS
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        render_mode: str | None = None,
+        autoreset_mode: str = "next_step",
+        output: str = "numpy",
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        if not isinstance(num_envs, int) or num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs!r}; allowed: integers from 1 on")
+        if output not in OUTPUTS:
+            raise ValueError(f"output is {output!r}; allowed: {', '.join(OUTPUTS)}")
+        self.num_envs, self.output = num_envs, output
+        self.render_mode = check_render_mode(render_mode, self.metadata["render_modes"])
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
+        self.simulation = Simulation(make_config(**settings), num_envs)
+        schema, task = self.simulation.schema, self.simulation.task
+        self.single_observation_space = schema.space()
+        self.single_action_space = action_space(schema.slots, len(task.blueprints))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._seeded = np.zeros(num_envs, dtype=np.bool_)
+        self._begun = np.zeros(num_envs, dtype=np.bool_)
+
+    @property
+    def gamma(self) -> float:
+        """The discount, which the environment owns since its shaping depends on it."""
+        return self.simulation.config.gamma
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Bounds of a step's reward."""
+        return self.simulation.reward.bounds
+
+    # Gymnasium's interface
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes in all rows, or in those of `options["reset_mask"]`."""
+        rows = self._rows_to_reset(options)
+        self._seed_rows(rows, self._row_seeds(seed))
+        self.simulation.reset(rows)
+        self._begun[rows] = True
+        return self._give(self.simulation.observation()), self._infos(None)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every row; rows that ended before are reset in NEXT_STEP mode and refused in DISABLED mode."""
+        if not self._begun.all():
+            raise RuntimeError("call reset() before step()")
+        stacked = stack_actions(actions, self.simulation.head_sizes, self.num_envs, self.simulation.config.device)
+        ended = self.simulation.state.ended.cpu().numpy()
+        if ended.any() and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
+            rows = np.flatnonzero(ended).tolist()
+            raise RuntimeError(f'the episodes of rows {rows} are over; reset them with options={{"reset_mask": ...}}')
+        outcome = self._advance(stacked, ended)
+        infos = self._infos(outcome)
+        observation = self.simulation.observation()
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            observation, infos = self._reset_ended(outcome, observation, infos)
+        truncated = torch.zeros_like(outcome.terminated)
+        return (*map(self._give, (observation, outcome.reward, outcome.terminated, truncated)), infos)
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One picture per row, or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(render_row(self.simulation, row, self.render_mode) for row in range(self.num_envs))
+
+    # Beyond Gymnasium's interface
+
+    def action_masks_flat(self) -> NDArray[np.bool_]:
+        """Marginal masks of all heads side by side, [n, sum of head sizes], in the order of `heads`."""
+        marginal, _ = self.simulation.masks()
+        return torch.cat([marginal[head] for head in HEADS], dim=1).bool().cpu().numpy()
+
+    def evaluate_test(self) -> Evaluation:
+        """Every row on the test split, which no step reads."""
+        return self.simulation.evaluate_test()
+
+    def export_host(self, row: int = 0) -> GrownNetwork:
+        """Row `row` as a plain `nn.Module`."""
+        return export_host(self.simulation.population, row)
+
+    def describe_observation(self, vector: Any) -> str:
+        """One row's observation as a readable table."""
+        return self.simulation.schema.describe(vector)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the future depends on, as nested dicts of tensors and plain values."""
+        flags = {"seeded": torch.from_numpy(self._seeded.copy()), "begun": torch.from_numpy(self._begun.copy())}
+        return {"simulation": save(self.simulation), **flags}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from `state_dict()` of an environment with the same arguments."""
+        load(self.simulation, saved["simulation"])
+        self._seeded, self._begun = saved["seeded"].numpy().copy(), saved["begun"].numpy().copy()
+
+    def current(self) -> tuple[Any, dict[str, Any]]:
+        """The present observation and info, for continuing after `load_state_dict`."""
+        return self._give(self.simulation.observation()), self._infos(None)
+
+    # Inside
+
+    def _advance(self, actions: Tensor, resetting: NDArray[np.bool_]) -> Outcome:
+        if resetting.all():
+            return self._reset_rows(np.flatnonzero(resetting), self._idle_outcome())
+        outcome = self.simulation.step(actions * torch.from_numpy(~resetting).to(actions.device)[:, None])
+        return self._reset_rows(np.flatnonzero(resetting), outcome) if resetting.any() else outcome
+
+    def _reset_rows(self, rows: Rows, outcome: Outcome) -> Outcome:
+        """Reset rows; whatever their last step gave is void."""
+        self.simulation.reset(rows)
+        return outcome.without(torch.from_numpy(rows).to(self.simulation.config.device))
+
+    def _idle_outcome(self) -> Outcome:
+        config = self.simulation.config
+        number = torch.zeros(self.num_envs, dtype=torch.float64, device=config.device)
+        return Outcome.blank(number, self.simulation.reward.terms)
+
+    def _reset_ended(self, outcome: Outcome, final: Tensor, infos: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        ended = outcome.terminated.cpu().numpy()
+        if not ended.any():
+            return final, infos
+        self.simulation.reset(np.flatnonzero(ended))
+        fresh = self._infos(outcome)
+        fresh |= {"final_obs": self._final_observation(final, ended), "final_info": infos}
+        fresh |= {"_final_obs": self._give(outcome.terminated), "_final_info": self._give(outcome.terminated)}
+        return self.simulation.observation(), fresh
+
+    def _final_observation(self, final: Tensor, ended: NDArray[np.bool_]) -> Any:
+        if self.output == "torch":
+            return final
+        rows = np.full(self.num_envs, None, dtype=object)
+        for row in np.flatnonzero(ended):
+            rows[row] = final[row].cpu().numpy().copy()
+        return rows
+
+    def _infos(self, outcome: Outcome | None) -> dict[str, Any]:
+        marginal, by_op = self.simulation.masks()
+        outcome = self._idle_outcome() if outcome is None else outcome
+        state = self.simulation.state
+        tensors: dict[str, Any] = {
+            "action_mask": marginal,
+            "action_mask_by_op": by_op,
+            "invalid_action": outcome.invalid,
+            "rolled_back": outcome.rolled_back,
+            "reward_terms": outcome.reward_terms,
+            "detectors": outcome.detectors,
+            "metric": state.metric,
+            "committed_metric": state.committed,
+            "added_parameters": state.added,
+        }
+        present = np.ones(self.num_envs, dtype=np.bool_)
+        infos = {key: self._give_all(value) for key, value in tensors.items()}
+        return infos | {f"_{key}": self._give(torch.from_numpy(present.copy())) for key in tensors}
+
+    def _give_all(self, value: Any) -> Any:
+        return {k: self._give(v) for k, v in value.items()} if isinstance(value, dict) else self._give(value)
+
+    def _give(self, tensor: Tensor) -> Any:
+        copy = tensor.clone()
+        return copy if self.output == "torch" else copy.cpu().numpy()
+
+    def _rows_to_reset(self, options: dict[str, Any] | None) -> Rows:
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            return np.arange(self.num_envs)
+        mask = mask.cpu().numpy() if isinstance(mask, Tensor) else mask
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+            raise ValueError(f"options['reset_mask'] must be a boolean array of shape ({self.num_envs},); got {mask!r}")
+        if not mask.any():
+            raise ValueError("options['reset_mask'] selects no row; at least one must be True")
+        return np.flatnonzero(mask)
+
+    def _row_seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + row for row in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"seed has {len(seed)} entries; allowed: one per row, {self.num_envs}")
+        return list(seed)
+
+    def _seed_rows(self, rows: Rows, seeds: list[int | None]) -> None:
+        """Rows with a seed or that never had one get a new base seed; the others go on with their next episode."""
+        renewed = [row for row in rows.tolist() if seeds[row] is not None or not self._seeded[row]]
+        base = [int(seeding.np_random(seeds[row])[0].integers(BASE_SEEDS)) for row in renewed]
+        self.simulation.seed(np.array(renewed, dtype=np.int64), torch.tensor(base, dtype=torch.int64))
+        self._seeded[renewed] = True
+
+
+def _autoreset_mode(name: str) -> AutoresetMode:
+    names = {mode.name.lower(): mode for mode in AutoresetMode}
+    if name not in names:
+        raise ValueError(f"autoreset_mode is {name!r}; allowed: {', '.join(names)}")
+    return names[name]
