@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper_agent.distribution import MASKED_LOGIT, FactoredDistribution
 from esper_agent.policy import Policy
 from esper_agent.recurrent import State
 
@@ -13,7 +14,7 @@ from esper_agent.recurrent import State
 class Act:
     """What the policy does, and the state it is in afterwards."""
 
-    actions: Tensor  # long [N, heads]
+    actions: Tensor  # long [heads, N]
     log_probs: Tensor  # [N], of the joint action
     state: State
 
@@ -40,14 +41,16 @@ def act(
         observations: [N, observation_size].
         state: the recurrent state before this step.
         starts: bool [N], where an episode starts.
-        masks: bool [N, cells, width], or None.
+        masks: bool [cells, width, N]; None for no restriction.
         generator: draws the actions; None takes the most likely ones.
     """
     with torch.inference_mode():
         with autocast(observations.device, precision):
             hidden, after = policy.step(observations[:, None], state, starts[:, None])
             logits = policy.decoder.logits(hidden)
-        distribution = policy.distribution(logits[:, 0], masks)
+        legal = policy.padding[..., None] if masks is None else masks
+        penalty = torch.where(legal, 0.0, MASKED_LOGIT)
+        distribution = FactoredDistribution(policy.actions, logits[..., 0], penalty)
         actions = distribution.sample(generator)
         log_probs = distribution.log_prob(actions)
     # An environment may learn: it must not be handed a tensor that autograd refuses.

@@ -88,7 +88,7 @@ def _sizes(space: spaces.Space[Any]) -> tuple[Kind, dict[str, int]]:
 
 
 def masks_to_cells(spec: ActionSpec, infos: Mapping[str, Any], device: torch.device) -> Tensor:
-    """The masks of a batch of environments in the layout of cells, bool [N, cells, width].
+    """The masks of a batch of environments in the layout of cells, bool [cells, width, N].
 
     Args:
         spec: the heads.
@@ -97,16 +97,26 @@ def masks_to_cells(spec: ActionSpec, infos: Mapping[str, Any], device: torch.dev
         device: where the result lives.
     """
     marginal = _split(spec, infos["action_mask"])
-    parts = {name: torch.as_tensor(mask, device=device) for name, mask in marginal.items()}
-    lead = parts[spec.heads[0]]
-    cells = torch.zeros(lead.shape[0], spec.cells, spec.width, dtype=torch.bool, device=device)
-    cells[:, 0, : spec.sizes[0]] = lead
-    followers = cells[:, 1:].view(-1, spec.rows, spec.followers, spec.width)
-    table = infos["action_mask_by_op"] if spec.by_op else None
+    followers = infos["action_mask_by_op"] if spec.by_op else marginal
+    lead = marginal[spec.heads[0]]
+    shape = (spec.cells, spec.width, len(lead))
+    if isinstance(lead, Tensor):
+        cells = torch.zeros(shape, dtype=torch.bool, device=device)
+        _fill(spec, cells, cells[1:].view(spec.rows, spec.followers, *shape[1:]), lead, followers)
+        return cells
+    filled = np.zeros(shape, dtype=np.bool_)
+    _fill(spec, filled, filled[1:].reshape(spec.rows, spec.followers, *shape[1:]), lead, followers)
+    return torch.from_numpy(filled).to(device)
+
+
+def _fill(spec: ActionSpec, cells: Any, rows: Any, lead: Any, followers: Mapping[str, Any]) -> None:
+    """Copy masks into their cells; `rows` is a view of the followers' cells by row."""
+    cells[0, : spec.sizes[0]] = lead.T
     for index, (name, size) in enumerate(zip(spec.heads[1:], spec.sizes[1:], strict=True)):
-        mask = torch.as_tensor(table[name], device=device) if table is not None else parts[name][:, None]
-        followers[:, :, index, :size] = mask
-    return cells
+        # [N, rows, n] or, without rows, [N, n] to [rows, n, N] or [n, N]
+        mask = followers[name]
+        order = (1, 2, 0) if spec.by_op else (1, 0)
+        rows[:, index, :size] = mask.permute(order) if isinstance(mask, Tensor) else mask.transpose(order)
 
 
 def _split(spec: ActionSpec, mask: Any) -> Mapping[str, Any]:
@@ -114,9 +124,8 @@ def _split(spec: ActionSpec, mask: Any) -> Mapping[str, Any]:
     if isinstance(mask, Mapping):
         return mask
     bounds = np.cumsum(spec.sizes)[:-1].tolist()
-    if isinstance(mask, Tensor):
-        return dict(zip(spec.heads, torch.tensor_split(mask, bounds, dim=1), strict=True))
-    return dict(zip(spec.heads, np.split(np.asarray(mask), bounds, axis=1), strict=True))
+    parts = torch.tensor_split(mask, bounds, dim=1) if isinstance(mask, Tensor) else np.split(mask, bounds, axis=1)
+    return dict(zip(spec.heads, parts, strict=True))
 
 
 def check_cells(spec: ActionSpec, cells: Tensor) -> None:
@@ -125,25 +134,25 @@ def check_cells(spec: ActionSpec, cells: Tensor) -> None:
     Raises:
         ValueError: naming an environment and a head without one.
     """
-    legal = cells.any(-1)
+    legal = cells.any(1)
     if spec.by_op:
-        reachable = cells[:, 0, : spec.sizes[0]].repeat_interleave(spec.followers, 1)
-        legal = torch.cat([legal[:, :1], legal[:, 1:] | ~reachable], 1)
+        reachable = cells[0, : spec.sizes[0]].repeat_interleave(spec.followers, 0)
+        legal = torch.cat([legal[:1], legal[1:] | ~reachable])
     empty = torch.nonzero(~legal)
     if len(empty):
-        env, cell = empty[0].tolist()
+        cell, env = empty[0].tolist()
         head = spec.heads[0] if cell == 0 else spec.heads[1 + (cell - 1) % spec.followers]
         raise ValueError(f"environment {env} gives a mask for head {head!r} that leaves no legal value")
 
 
 def to_environment(spec: ActionSpec, actions: Tensor, *, tensors: bool) -> Any:
-    """Actions [N, heads] in the form that a vector environment's `step` takes."""
-    columns = actions if tensors else actions.cpu().numpy()
+    """Actions [heads, N] in the form that a vector environment's `step` takes."""
+    rows = actions if tensors else actions.cpu().numpy()
     if spec.kind == "discrete":
-        return columns[:, 0]
+        return rows[0]
     if spec.kind == "multi_discrete":
-        return columns
-    return {name: columns[:, index] for index, name in enumerate(spec.heads)}
+        return rows.T
+    return {name: rows[index] for index, name in enumerate(spec.heads)}
 
 
 def user_masks(spec: ActionSpec, masks: Any, *, batched: bool, device: torch.device) -> Tensor | None:

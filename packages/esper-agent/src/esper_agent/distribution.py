@@ -2,9 +2,13 @@
 
 pi(a) = pi(lead) * product over the other heads of pi(head | lead). A head that the leading value does not use has one
 legal value, so its log-probability, entropy and KL are exactly 0.
+
+Cells come first and the batch last, [cells, width, ...]: all heads then go through one log-softmax that runs along the
+batch, many times faster on a CPU than one along the few values of a head.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,106 +19,140 @@ MASKED_LOGIT = -1e4
 
 
 @dataclass(frozen=True)
+class Legality:
+    """What masks mean for the distribution; computed once, used in every epoch."""
+
+    penalty: Tensor  # [cells, width, ...]: added to the logits, 0 where legal
+    inverse_capacity: Tensor  # [cells, ...]: 1 / log(number of legal values); 0 where there is no choice
+
+    @classmethod
+    def of(cls, spec: ActionSpec, mask: Tensor) -> "Legality":
+        """From bool masks [cells, width, ...] in which padding is illegal.
+
+        A head has no choice, too, in the row of a leading value that is itself illegal.
+        """
+        legal = mask.sum(1)
+        if spec.rows > 1:
+            followers = split_rows(spec, legal) * mask[0, : spec.sizes[0], None]
+            legal = torch.cat([legal[:1], followers.flatten(0, 1)])
+        capacity = legal.clamp(min=1).float().log()
+        inverse = torch.where(capacity > 0, 1 / capacity, 0.0)
+        return cls(torch.where(mask, 0.0, MASKED_LOGIT), inverse)
+
+    def select(self, rows: Tensor) -> "Legality":
+        """Some entries of the first batch dimension."""
+        return Legality(self.penalty[:, :, rows], self.inverse_capacity[:, rows])
+
+
+@dataclass(frozen=True)
 class HeadEntropy:
     """Normalised entropies (1 is uniform over the legal values) of each head, and where it had a choice."""
 
-    value: Tensor  # [..., heads]; 0 where there was no choice
-    available: Tensor  # bool [..., heads]
+    value: Tensor  # [heads, ...]; 0 where there was no choice
+    available: Tensor  # bool [heads, ...]
 
 
 class FactoredDistribution:
-    """A batch of joint distributions over any leading dimensions.
+    """A batch of joint distributions.
 
     Args:
         spec: the heads and the layout of cells.
-        logits: unnormalised log-probabilities, [..., cells, width], any float type.
-        mask: legal entries, bool, broadcastable to the logits. Padding counts as illegal.
+        logits: unnormalised log-probabilities, [cells, width, ...], any float type.
+        penalty: what illegality and padding subtract, broadcastable to the logits.
     """
 
-    def __init__(self, spec: ActionSpec, logits: Tensor, mask: Tensor) -> None:
+    def __init__(self, spec: ActionSpec, logits: Tensor, penalty: Tensor) -> None:
         self.spec = spec
-        self.mask = mask
-        self.masked_logits = torch.where(mask, logits.float(), MASKED_LOGIT)
-        self.log_p = torch.log_softmax(self.masked_logits, dim=-1)
+        self.scores = logits.float() + penalty
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """Log-probabilities of all cells."""
+        return torch.log_softmax(self.scores, dim=1)
+
+    @cached_property
+    def p(self) -> Tensor:
+        """Probabilities of all cells; exactly 0 where illegal."""
+        return torch.softmax(self.scores, dim=1)
 
     def sample(self, generator: torch.Generator | None) -> Tensor:
-        """Draw actions [..., heads], or take the most likely ones when there is no generator."""
-        scores = self.masked_logits
+        """Draw actions [heads, ...], or take the most likely ones when there is no generator."""
+        scores = self.scores
         if generator is not None:
             noise = torch.empty_like(scores).exponential_(generator=generator)
             scores = scores - noise.log_()  # the Gumbel trick: the largest is a draw from the softmax
-        best = scores.argmax(-1)
-        return self._select(best, best[..., :1])
-
-    def _select(self, cells: Tensor, lead: Tensor) -> Tensor:
-        """Keep the followers' row of the leading value, [..., cells] -> [..., heads]."""
-        followers = split_rows(self.spec, cells)
-        if self.spec.rows == 1:
-            return torch.cat([cells[..., :1], followers[..., 0, :]], -1)
-        row = lead[..., None].expand(*lead.shape, self.spec.followers)
-        return torch.cat([cells[..., :1], followers.gather(-2, row).squeeze(-2)], -1)
+        best = scores.argmax(1)
+        if not self.spec.followers:
+            return best
+        rows = split_rows(self.spec, best)
+        lead = best[:1, None].expand(1, *rows.shape[1:]) if self.spec.rows > 1 else torch.zeros_like(rows)
+        return torch.cat([best[:1], rows.gather(0, lead)[0]])
 
     def head_log_prob(self, actions: Tensor) -> Tensor:
-        """Log-probability of each head's value given the leading one, [..., heads]."""
-        lead, rest = actions[..., :1], actions[..., 1:]
-        chosen = torch.cat([lead, rest.repeat(*[1] * (rest.dim() - 1), self.spec.rows)], -1)
-        cells = self.log_p.gather(-1, chosen[..., None]).squeeze(-1)
-        return self._select(cells, lead)
+        """Log-probability of each head's value given the leading one, [heads, ...] -> [heads, ...]."""
+        return self.log_p.flatten(0, 1).gather(0, flat_index(self.spec, actions))
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Log-probability of the joint action, [...]."""
-        return self.head_log_prob(actions).sum(-1)
+        """Log-probability of the joint action, [heads, ...] -> [...]."""
+        return self.head_log_prob(actions).sum(0)
 
     def entropy(self) -> Tensor:
         """Entropy of the joint distribution in nats, [...]."""
-        return joint_mean(self.spec, self.log_p, self._cell_entropy())
+        return joint_mean(self.spec, self.p, self._cell_entropy())
 
     def _cell_entropy(self) -> Tensor:
-        return -(self.log_p.exp() * self.log_p).sum(-1)
+        return -(self.p * self.log_p).sum(1)
 
-    def head_entropy(self) -> HeadEntropy:
+    def head_entropy(self, inverse_capacity: Tensor) -> HeadEntropy:
         """Entropy of each head given that it is used, as a share of the largest possible.
 
         A follower's entropy averages over the leading values that leave it a choice, by their probability; the
         gradient does not reach that probability, so a coefficient weighs nothing but its own head's entropy.
+
+        Args:
+            inverse_capacity: of `Legality`.
         """
-        legal = self.mask.expand_as(self.log_p).sum(-1)
-        choice = legal > 1
-        largest = torch.where(choice, legal, 2).log()
-        share = torch.where(choice, self._cell_entropy() / largest, 0.0)
-        lead, lead_choice = share[..., :1], choice[..., :1]
+        share = self._cell_entropy() * inverse_capacity
+        choice = inverse_capacity.expand_as(share) > 0
         if not self.spec.followers:
-            return HeadEntropy(lead, lead_choice)
-        reachable = self.mask[..., 0, : self.spec.sizes[0]] if self.spec.rows > 1 else lead_choice.new_ones(1)
-        usable = split_rows(self.spec, choice) & reachable[..., None]
+            return HeadEntropy(share, choice)
+        usable = split_rows(self.spec, choice)
         # A row whose probability underflows is still available: it must not vanish from the average.
-        probability = row_weights(self.spec, self.log_p).detach().clamp(min=torch.finfo(torch.float32).tiny)
-        weights = torch.where(usable, probability[..., None], 0.0)
-        total = weights.sum(-2, keepdim=True)
-        weights = weights / torch.where(total > 0, total, 1.0)
-        rest = (weights * split_rows(self.spec, share)).sum(-2)
-        return HeadEntropy(torch.cat([lead, rest], -1), torch.cat([lead_choice, usable.any(-2)], -1))
+        weights = usable * (row_weights(self.spec, self.p).detach()[:, None] + torch.finfo(torch.float32).tiny)
+        total = weights.sum(0)
+        rest = (weights * split_rows(self.spec, share)).sum(0) / torch.where(total > 0, total, 1.0)
+        return HeadEntropy(torch.cat([share[:1], rest]), torch.cat([choice[:1], usable.any(0)]))
 
 
 def split_rows(spec: ActionSpec, cells: Tensor) -> Tensor:
-    """The followers' cells by row, [..., cells] -> [..., rows, followers]."""
-    rows: Tensor = cells[..., 1:].unflatten(-1, (spec.rows, spec.followers))
-    return rows
+    """The followers' cells by row, [cells, ...] -> [rows, followers, ...]."""
+    return cells[1:].view(spec.rows, spec.followers, *cells.shape[1:])
 
 
-def row_weights(spec: ActionSpec, log_p: Tensor) -> Tensor:
-    """The probability that each row of the followers applies, [..., cells, width] -> [..., rows]."""
-    lead = log_p[..., 0, : spec.sizes[0]].exp()
-    return lead if spec.rows > 1 else torch.ones_like(lead[..., :1])
+def row_weights(spec: ActionSpec, p: Tensor) -> Tensor:
+    """The probability that each row of the followers applies, [cells, width, ...] -> [rows, ...]."""
+    lead = p[0, : spec.sizes[0]]
+    return lead if spec.rows > 1 else torch.ones_like(lead[:1])
 
 
-def joint_mean(spec: ActionSpec, log_p: Tensor, cells: Tensor) -> Tensor:
-    """A quantity of each cell, summed over the heads in the mean over the leading value, [..., cells] -> [...]."""
+def joint_mean(spec: ActionSpec, p: Tensor, cells: Tensor) -> Tensor:
+    """A quantity of each cell, summed over the heads in the mean over the leading value, [cells, ...] -> [...]."""
     if not spec.followers:
-        return cells[..., 0]
-    return cells[..., 0] + (row_weights(spec, log_p) * split_rows(spec, cells).sum(-1)).sum(-1)
+        return cells[0]
+    return cells[0] + (row_weights(spec, p) * split_rows(spec, cells).sum(1)).sum(0)
 
 
-def divergence(spec: ActionSpec, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) of joint distributions with the same masks, [..., cells, width] -> [...]."""
-    return joint_mean(spec, log_p, (log_p.exp() * (log_p - log_q)).sum(-1))
+def cross_entropy(spec: ActionSpec, p: Tensor, log_q: Tensor) -> Tensor:
+    """-E_p[log q] of joint distributions with the same masks, [cells, width, ...] -> [...]."""
+    return joint_mean(spec, p, -(p * log_q).sum(1))
+
+
+def flat_index(spec: ActionSpec, actions: Tensor) -> Tensor:
+    """Where each head's value stands among all entries of all cells, [heads, ...] -> [heads, ...]."""
+    if not spec.followers:
+        return actions
+    followers = torch.arange(1, 1 + spec.followers, device=actions.device)
+    cell = followers.view(-1, *[1] * (actions.dim() - 1))
+    if spec.rows > 1:
+        cell = cell + actions[:1] * spec.followers
+    return torch.cat([actions[:1], actions[1:] + cell * spec.width])

@@ -160,7 +160,7 @@ class TensorEnv:
         self.first_masks = self.masks(infos)
 
     def step(self, actions: Tensor) -> Transition:
-        """Step all environments with actions [N, heads]."""
+        """Step all environments with actions [heads, N]."""
         observations, rewards, terminated, truncated, infos = self.env.step(
             to_environment(self.actions, actions, tensors=self.tensors)
         )

@@ -37,12 +37,13 @@ class Counters:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The rollout under the policy that collected it, each [sequences, time, ...]."""
+    """The rollout under the policy that collected it."""
 
-    head_log_probs: Tensor
-    log_p: Tensor
-    values: Tensor  # normalised
-    hidden: Tensor
+    head_log_probs: Tensor  # [heads, sequences, time]
+    p: Tensor  # [cells, width, sequences, time]
+    entropy: Tensor  # [sequences, time], joint, in nats
+    values: Tensor  # [sequences, time], normalised
+    hidden: Tensor  # [sequences, time, size]
 
 
 class Learner:
@@ -118,7 +119,7 @@ class Learner:
         """The policy over some sequences from their stored states; acting's counterpart."""
         with autocast(self.device, self.config.precision):
             evaluation: Evaluation = self.policy(
-                batch.observations, batch.state, batch.starts, batch.max_resets, batch.masks
+                batch.observations, batch.state, batch.starts, batch.max_resets, batch.legality.penalty
             )
         return evaluation
 
@@ -131,9 +132,15 @@ class Learner:
             evaluation = self.evaluate(part)
             distribution = evaluation.distribution
             log_probs = distribution.head_log_prob(part.actions)
-            pieces.append((log_probs, distribution.log_p, evaluation.values, evaluation.hidden))
+            pieces.append((log_probs, distribution.p, distribution.entropy(), evaluation.values, evaluation.hidden))
         order = torch.cat(partition).argsort()
-        return Anchor(*(torch.cat(column)[order] for column in zip(*pieces, strict=True)))
+        columns = zip(*pieces, strict=True)
+        return Anchor(
+            *(
+                torch.cat(column, dim).index_select(dim, order)
+                for column, dim in zip(columns, (1, 2, 0, 0, 0), strict=True)
+            )
+        )
 
     @torch.no_grad()
     def targets(
@@ -152,7 +159,8 @@ class Learner:
         scaled = normalize_advantages(advantages, decided, floor.float())
         targets = Targets(
             anchor.head_log_probs,
-            anchor.log_p,
+            anchor.p,
+            anchor.entropy,
             buffer.to_sequences(normalizer.normalize(values)),
             buffer.to_sequences(normalizer.normalize(returns)),
             buffer.to_sequences(scaled),
@@ -218,7 +226,7 @@ class Learner:
         self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor
     ) -> MinibatchStats:
         """One optimiser step, unless the policy has moved too far or a number is not finite."""
-        loss = ppo_loss(self.evaluate(batch), batch.actions, batch.decisions, targets, settings)
+        loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
         self.optimizer.zero_grad()
         loss.total.backward()
         clip = clip_gradients(self.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
@@ -226,7 +234,7 @@ class Learner:
         proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
         self.optimizer.found_inf = (~proceed).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        ratios = ratio_extremes(loss.log_ratios.flatten(0, 1), batch.index.flatten())
+        ratios = ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten())
         return MinibatchStats(
             active=active,
             stepped=proceed,

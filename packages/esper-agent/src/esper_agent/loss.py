@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper_agent.distribution import FactoredDistribution, divergence
+from esper_agent.distribution import FactoredDistribution, cross_entropy
 from esper_agent.policy import Evaluation
+from esper_agent.rollout import SequenceBatch
 
 
 @dataclass(frozen=True)
 class Targets:
     """What a batch of sequences is judged by, each [sequences, time]."""
 
-    head_log_probs: Tensor  # [sequences, time, heads], at the anchor
-    log_p: Tensor  # [sequences, time, cells, width], at the anchor
+    head_log_probs: Tensor  # [heads, sequences, time], at the anchor
+    p: Tensor  # [cells, width, sequences, time], probabilities at the anchor
+    entropy: Tensor  # of the joint distribution at the anchor, in nats
     values: Tensor  # normalised, at the anchor
     returns: Tensor  # normalised
     advantages: Tensor  # normalised
@@ -24,8 +26,9 @@ class Targets:
     def select(self, rows: Tensor) -> "Targets":
         """Some of the sequences."""
         return Targets(
-            self.head_log_probs[rows],
-            self.log_p[rows],
+            self.head_log_probs[:, rows],
+            self.p[:, :, rows],
+            self.entropy[rows],
             self.values[rows],
             self.returns[rows],
             self.advantages[rows],
@@ -56,7 +59,7 @@ class Loss:
     approx_kl: Tensor
     exact_kl: Tensor
     clip_fraction: Tensor
-    log_ratios: Tensor  # [sequences, time, heads]; 0 on steps without a decision
+    log_ratios: Tensor  # [heads, sequences, time]; 0 on steps without a decision
     steps: Tensor
 
 
@@ -65,21 +68,20 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def ppo_loss(
-    evaluation: Evaluation, actions: Tensor, decisions: Tensor, targets: Targets, settings: LossSettings
-) -> Loss:
+def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
-    distribution = evaluation.distribution
-    head_log_ratios = distribution.head_log_prob(actions) - targets.head_log_probs
-    head_log_ratios = torch.where(decisions[..., None], head_log_ratios, 0.0)
-    log_ratio = head_log_ratios.sum(-1)
+    distribution, decisions = evaluation.distribution, batch.decisions
+    head_log_ratios = distribution.head_log_prob(batch.actions) - targets.head_log_probs
+    head_log_ratios = torch.where(decisions, head_log_ratios, 0.0)
+    log_ratio = head_log_ratios.sum(0)
     policy = -masked_mean(surrogate(head_log_ratios, targets.advantages, settings), decisions)
     value = masked_mean(value_loss(evaluation.values, targets, settings), decisions)
-    entropy, choices = entropies(distribution, decisions)
+    entropy, choices = entropies(distribution, batch)
     total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
     with torch.no_grad():
         approx_kl = masked_mean(k3(log_ratio), decisions)
-        exact_kl = masked_mean(divergence(distribution.spec, targets.log_p, distribution.log_p), decisions)
+        crossed = cross_entropy(distribution.spec, targets.p, distribution.log_p)
+        exact_kl = masked_mean(crossed - targets.entropy, decisions)
         outside = (log_ratio.exp() - 1).abs() > settings.clip_range
         clip_fraction = masked_mean(outside.float(), decisions)
     return Loss(
@@ -94,9 +96,9 @@ def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSetting
     Head by head, all terms but one are taken relative to the advantage, so that both modes agree at ratio 1.
     """
     if settings.clip_mode == "joint":
-        return _clipped(head_log_ratios.sum(-1).exp(), advantages, settings.clip_range)
-    gains = _clipped(head_log_ratios.exp(), advantages[..., None], settings.clip_range) - advantages[..., None]
-    return advantages + gains.sum(-1)
+        return _clipped(head_log_ratios.sum(0).exp(), advantages, settings.clip_range)
+    gains = _clipped(head_log_ratios.exp(), advantages, settings.clip_range) - advantages
+    return advantages + gains.sum(0)
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
@@ -115,12 +117,12 @@ def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tens
     return torch.maximum(loss, clipped)
 
 
-def entropies(distribution: FactoredDistribution, decisions: Tensor) -> tuple[Tensor, Tensor]:
+def entropies(distribution: FactoredDistribution, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Normalised entropy of each head over the decision steps where it had a choice, and their number."""
-    head = distribution.head_entropy()
-    counted = head.available & decisions[..., None]
-    choices = counted.flatten(0, -2).sum(0)
-    total = torch.where(counted, head.value, 0.0).flatten(0, -2).sum(0)
+    head = distribution.head_entropy(batch.legality.inverse_capacity)
+    counted = (head.available & batch.decisions).flatten(1)
+    choices = counted.sum(1)
+    total = (head.value.flatten(1) * counted).sum(1)
     return total / choices.clamp(min=1), choices
 
 

@@ -34,7 +34,7 @@ class Policy(nn.Module):
         config: widths, norms, gains.
     """
 
-    padding: Tensor
+    padding: Tensor  # bool [cells, width]: which entries of the cells exist
 
     def __init__(self, observation_size: int, actions: ActionSpec, config: PPOConfig) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Policy(nn.Module):
         return self.lstm.initial_state(batch)
 
     def forward(
-        self, observations: Tensor, state: State, starts: Tensor, max_resets: int, masks: Tensor | None
+        self, observations: Tensor, state: State, starts: Tensor, max_resets: int, penalty: Tensor
     ) -> Evaluation:
         """Run over whole sequences.
 
@@ -77,21 +77,17 @@ class Policy(nn.Module):
             state: the state before the first step.
             starts: bool [batch, time], where an episode starts.
             max_resets: at least the number of starts after the first step in any sequence.
-            masks: legal actions, bool [batch, time, cells, width]; None for no restriction.
+            penalty: of `Legality`, broadcastable to [cells, width, batch, time].
         """
         hidden = self.lstm(self.encode_call(observations), state, starts, max_resets)
         logits, values = self.decode_call(hidden)
-        return Evaluation(self.distribution(logits, masks), values, hidden)
+        return Evaluation(FactoredDistribution(self.actions, logits, penalty), values, hidden)
 
     def step(self, observations: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """One step for acting: [batch, 1, observation_size] to the LSTM's output [batch, 1, size] and state."""
         keep = (~starts).to(state[0].dtype)
         hidden, after = self.lstm.step(self.encode(observations)[:, 0], (state[0] * keep, state[1] * keep))
         return hidden[:, None], after
-
-    def distribution(self, logits: Tensor, masks: Tensor | None) -> FactoredDistribution:
-        """The action distribution; without masks every existing value is legal."""
-        return FactoredDistribution(self.actions, logits, self.padding if masks is None else masks)
 
     def value(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
         """Normalised values of single observations, [batch, 1, observation_size] to [batch]."""
@@ -107,8 +103,21 @@ class Policy(nn.Module):
         return {"trunk": trunk, **heads, "critic": critic}
 
 
+def follower_scatter(actions: ActionSpec) -> Tensor:
+    """Which logit of the followers' common layer stands at each entry of a row's cells; any for padding."""
+    starts = [sum(actions.sizes[1:index]) for index in range(1, len(actions.sizes))]
+    entries = [
+        start + min(value, size - 1)
+        for start, size in zip(starts, actions.sizes[1:], strict=True)
+        for value in range(actions.width)
+    ]
+    return torch.tensor(entries, dtype=torch.long)
+
+
 class Decoder(nn.Module):
     """From the LSTM's output to logits of all cells and to the normalised value."""
+
+    scatter: Tensor
 
     def __init__(self, actions: ActionSpec, config: PPOConfig) -> None:
         super().__init__()
@@ -124,11 +133,12 @@ class Decoder(nn.Module):
         )
         conditioned = actions.by_op and config.condition_on_op and actions.followers > 0
         self.op_embedding = nn.Parameter(torch.randn(actions.rows, width) * 0.5) if conditioned else None
+        self.register_buffer("scatter", follower_scatter(actions), persistent=False)
         self.critic = orthogonal(nn.Linear(size, width), HIDDEN_GAIN)
         self.value = orthogonal(nn.Linear(width, 1), config.value_gain)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [..., cells, width] and normalised values [...]."""
+        """Logits [cells, width, batch, time] and normalised values [batch, time]."""
         features = self.norm(hidden)
         return self._logits(features), self._values(features)
 
@@ -145,31 +155,27 @@ class Decoder(nn.Module):
         return values.squeeze(-1).float()
 
     def _logits(self, features: Tensor) -> Tensor:
-        actor = self.actor(features)
-        leading = self.heads[self.actions.heads[0]](torch.tanh(actor))
-        leading = functional.pad(leading, (0, self.actions.width - self.actions.sizes[0]))[..., None, :]
-        if not self.actions.followers:
-            return leading
-        weight, bias = self._follower_weights()
-        following = functional.linear(torch.tanh(self._per_row(actor)), weight, bias)
-        return torch.cat([leading, following.unflatten(-1, (-1, self.actions.width)).flatten(-3, -2)], -2)
+        batch, time, _ = features.shape
+        actor = self.actor(features).flatten(0, 1)
+        weight, bias = self.heads[self.actions.heads[0]].parameters()
+        leading = torch.addmm(bias[:, None], weight, torch.tanh(actor).T)
+        leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
+        if self.actions.followers:
+            leading = torch.cat([leading, self._follower_logits(actor)])
+        return leading.unflatten(-1, (batch, time))
+
+    def _follower_logits(self, actor: Tensor) -> Tensor:
+        """All followers in all rows with one multiplication, [steps, width] to [cells - 1, width, steps]."""
+        parts = [tuple(self.heads[name].parameters()) for name in self.actions.heads[1:]]
+        weight, bias = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        logits = torch.matmul(weight, torch.tanh(self._per_row(actor)).transpose(1, 2)) + bias[:, None]
+        return logits.index_select(1, self.scatter).view(-1, self.actions.width, len(actor))
 
     def _per_row(self, actor: Tensor) -> Tensor:
-        """The actor's hidden layer once per row of followers, [..., rows, width]."""
-        rows = actor[..., None, :]
+        """The actor's hidden layer once per row of followers, [steps, width] to [rows, steps, width]."""
         if self.op_embedding is not None:
-            return rows + self.op_embedding
-        return rows.expand(*rows.shape[:-2], self.actions.rows, -1)
-
-    def _follower_weights(self) -> tuple[Tensor, Tensor]:
-        """The followers' output layers as one, each padded to the width of a cell."""
-        weights, biases = [], []
-        for name, size in zip(self.actions.heads[1:], self.actions.sizes[1:], strict=True):
-            weight, bias = self.heads[name].parameters()
-            missing = self.actions.width - size
-            weights.append(functional.pad(weight, (0, 0, 0, missing)))
-            biases.append(functional.pad(bias, (0, missing)))
-        return torch.cat(weights), torch.cat(biases)
+            return actor + self.op_embedding[:, None]
+        return actor.expand(self.actions.rows, *actor.shape)
 
 
 def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.actions import ActionSpec
+from esper_agent.distribution import Legality
 from esper_agent.recurrent import State
 
 
@@ -20,8 +21,8 @@ class Step:
     observations: Tensor  # [N, observation_size], not normalised
     starts: Tensor  # bool [N]: an episode starts with this observation
     decisions: Tensor  # bool [N]: the action counts; False where the environment only resets itself
-    masks: Tensor | None  # bool [N, cells, width]
-    actions: Tensor  # long [N, heads]
+    masks: Tensor | None  # bool [cells, width, N]
+    actions: Tensor  # long [heads, N]
     log_probs: Tensor  # [N], of the joint action when it was taken
     rewards: Tensor  # [N]
     terminated: Tensor  # bool [N]
@@ -31,14 +32,14 @@ class Step:
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """Some sequences of a rollout; every field but the states is [sequences, time, ...]."""
+    """Some sequences of a rollout."""
 
-    observations: Tensor
-    starts: Tensor
-    decisions: Tensor
-    masks: Tensor | None
-    actions: Tensor
-    index: Tensor  # long: flat step index in the rollout (time * environments + environment)
+    observations: Tensor  # [sequences, time, observation_size]
+    starts: Tensor  # bool [sequences, time]
+    decisions: Tensor  # bool [sequences, time]
+    legality: Legality  # [cells, width, sequences, time], or for every step the same
+    actions: Tensor  # long [heads, sequences, time]
+    index: Tensor  # long [sequences, time]: flat step index in the rollout (time * environments + environment)
     state: State  # before each sequence, [layers, sequences, size]
     max_resets: int  # largest number of episode starts after the first step of a sequence
 
@@ -48,6 +49,7 @@ class Sequences(SequenceBatch):
     """A complete rollout cut into sequences."""
 
     decided: Tensor  # long: flat step index of every decision
+    masked: bool  # legality differs between steps
 
     @property
     def count(self) -> int:
@@ -60,8 +62,8 @@ class Sequences(SequenceBatch):
             observations=self.observations[rows],
             starts=self.starts[rows],
             decisions=self.decisions[rows],
-            masks=None if self.masks is None else self.masks[rows],
-            actions=self.actions[rows],
+            legality=self.legality.select(rows) if self.masked else self.legality,
+            actions=self.actions[:, rows],
             index=self.index[rows],
             state=(self.state[0][:, rows], self.state[1][:, rows]),
             max_resets=self.max_resets,
@@ -69,7 +71,7 @@ class Sequences(SequenceBatch):
 
 
 class RolloutBuffer:
-    """Preallocated storage of one rollout, [time, environments, ...].
+    """Preallocated storage of one rollout, [time, environments, ...]; actions and masks have environments last.
 
     The recurrent state is kept only where a sequence starts.
 
@@ -101,8 +103,13 @@ class RolloutBuffer:
         self.observations = allocate(observation_size)
         self.starts = allocate(dtype=torch.bool)
         self.decisions = allocate(dtype=torch.bool)
-        self.masks = allocate(actions.cells, actions.width, dtype=torch.bool) if actions.masked else None
-        self.actions = allocate(len(actions.heads), dtype=torch.long)
+        self.spec = actions
+        self.masks = (
+            torch.zeros(n_steps, actions.cells, actions.width, n_envs, dtype=torch.bool, device=device)
+            if actions.masked
+            else None
+        )
+        self.actions = torch.zeros(n_steps, len(actions.heads), n_envs, dtype=torch.long, device=device)
         self.log_probs = allocate()
         self.rewards = allocate()
         self.terminated = allocate(dtype=torch.bool)
@@ -164,13 +171,24 @@ class RolloutBuffer:
             observations=self.to_sequences(self.observations),
             starts=starts,
             decisions=self.to_sequences(self.decisions),
-            masks=None if self.masks is None else self.to_sequences(self.masks),
-            actions=self.to_sequences(self.actions),
+            legality=self._legality(),
+            actions=self._batch_last(self.actions),
             index=self.to_sequences(index.view(self.n_steps, self.n_envs)),
             state=(self.hidden.transpose(0, 1).flatten(1, 2), self.cell.transpose(0, 1).flatten(1, 2)),
             max_resets=max_resets,
             decided=torch.nonzero(self.decisions.flatten())[:, 0],
+            masked=self.masks is not None,
         )
+
+    def _legality(self) -> Legality:
+        if self.masks is None:
+            every_step = self.spec.padding_mask().to(self.starts.device)[..., None, None]
+            return Legality.of(self.spec, every_step)
+        return Legality.of(self.spec, self._batch_last(self.masks))
+
+    def _batch_last(self, field: Tensor) -> Tensor:
+        """Reshape [time, ..., environments] to [..., sequences, sequence_length]."""
+        return self.to_sequences(field.movedim(-1, 1)).movedim((0, 1), (-2, -1)).contiguous()
 
     def to_sequences(self, field: Tensor) -> Tensor:
         """Reshape [time, environments, ...] to [sequences, sequence_length, ...]."""
