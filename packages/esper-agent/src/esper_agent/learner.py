@@ -134,13 +134,8 @@ class Learner:
             log_probs = distribution.head_log_prob(part.actions)
             pieces.append((log_probs, distribution.p, distribution.entropy(), evaluation.values, evaluation.hidden))
         order = torch.cat(partition).argsort()
-        columns = zip(*pieces, strict=True)
-        return Anchor(
-            *(
-                torch.cat(column, dim).index_select(dim, order)
-                for column, dim in zip(columns, (1, 2, 0, 0, 0), strict=True)
-            )
-        )
+        columns = zip(zip(*pieces, strict=True), (1, 2, 0, 0, 0), strict=True)
+        return Anchor(*(torch.cat(column, dim).index_select(dim, order) for column, dim in columns))
 
     @torch.no_grad()
     def targets(

@@ -162,7 +162,7 @@ class Decoder(nn.Module):
         leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
         if self.actions.followers:
             leading = torch.cat([leading, self._follower_logits(actor)])
-        return leading.unflatten(-1, (batch, time))
+        return leading.view(*leading.shape[:-1], batch, time)
 
     def _follower_logits(self, actor: Tensor) -> Tensor:
         """All followers in all rows with one multiplication, [steps, width] to [cells - 1, width, steps]."""
