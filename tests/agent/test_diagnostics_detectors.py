@@ -189,8 +189,8 @@ def test_vanishing_gradients_are_drift_too() -> None:
 @pytest.mark.parametrize(
     ("name", "mild"),
     [
-        ("kl_spike", {"approx_kl_max": 0.2}),
-        ("ratio_explosion", {"max_abs_log_ratio": 4.0}),
+        ("kl_spike", {"approx_kl_max": 0.4}),
+        ("ratio_explosion", {"max_abs_log_ratio": 7.0}),
         ("value_collapse", {"value_std": 0.005}),
         ("gradient_drift", {"grad_norm_pre": 15.0}),
         ("lstm_saturation", {"lstm_saturation": 0.6}),

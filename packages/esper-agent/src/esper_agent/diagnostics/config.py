@@ -35,8 +35,8 @@ class DetectorConfig:
     entropy_floor: float = 0.02
     entropy_floors: Mapping[str, float] = field(default_factory=dict)
     min_choice_share: float = 0.01
-    kl_limit: float = 0.1
-    log_ratio_limit: float = 3.0
+    kl_limit: float = 0.2
+    log_ratio_limit: float = 5.0
     value_std_share: float = 0.01
     gradient_high: float = 20.0
     gradient_low: float = 1e-4
