@@ -1,0 +1,151 @@
+"""Make environments that are cheap to step, play them at random, and compare what they give."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op
+from esper_env.hosts import MLPHost
+from esper_env.population.optimizers import SGD
+from esper_env.simulation import Simulation
+from esper_env.tasks import TASKS, Data, Split, Task
+from esper_env.tasks.digits import load_digits
+
+IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
+TINY = "tiny_digits"
+WAIT = dict.fromkeys(HEADS, 0)
+OP_WEIGHTS = np.array([1.0, 1.0, 3.0, 1.0, 0.25])  # random play that prunes less reaches every stage
+Action = dict[str, Any]
+
+
+def load_tiny() -> Data:
+    """A few of the digits."""
+    full = load_digits()
+    sizes = {"train": 60, "val": 40, "test": 30}
+    splits = {name: getattr(full, name) for name in sizes}
+    cut = {name: Split(split.inputs[: sizes[name]], split.labels[: sizes[name]]) for name, split in splits.items()}
+    return replace(full, **cut)
+
+
+TASKS.register(
+    TINY,
+    Task(
+        host=MLPHost(inputs=64, widths=(8, 6, 6), classes=10),
+        blueprints=("low_rank", "narrow_mlp", "gated_unit"),
+        load=load_tiny,
+        optimizer=SGD(momentum=0.9),
+        batch_size=8,
+        minibatches_per_step=2,
+    ),
+)
+
+
+def tiny(n: int = 1, **settings: Any) -> EsperVectorEnv:
+    """A vector environment that steps in a few milliseconds."""
+    return EsperVectorEnv(n, **{"task": TINY, "horizon": 12} | settings)
+
+
+def canonical_actions(sizes: dict[str, int]) -> list[tuple[int, ...]]:
+    """Every joint action whose irrelevant heads are zero, in the order of HEADS."""
+    return [
+        action
+        for action in product(*(range(sizes[head]) for head in HEADS))
+        if all(v == 0 or head in RELEVANT_HEADS[Op(action[0])] for head, v in zip(HEADS[1:], action[1:], strict=True))
+    ]
+
+
+def batch(actions: Any) -> Action:
+    """Rows of joint actions as the dict that a vector environment takes."""
+    table = np.asarray(actions)
+    return {head: table[:, place].copy() for place, head in enumerate(HEADS)}
+
+
+def legal_action(by_op: dict[str, np.ndarray], row: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """A joint action that the tables of one row call legal; operations first, then their arguments."""
+    weights = OP_WEIGHTS * by_op["op"][row, 0]
+    op = int(rng.choice(len(Op), p=weights / weights.sum()))
+    rest = (int(rng.choice(np.flatnonzero(by_op[head][row, op]))) for head in HEADS[1:])
+    return (op, *rest)
+
+
+def legal_actions(infos: dict[str, Any], rng: np.random.Generator) -> Action:
+    """One legal action per row."""
+    by_op = {head: np.asarray(table) for head, table in infos["action_mask_by_op"].items()}
+    return batch([legal_action(by_op, row, rng) for row in range(len(by_op["op"]))])
+
+
+def any_actions(env: EsperVectorEnv, rng: np.random.Generator) -> Action:
+    """One action per row, legal or not."""
+    sizes = env.simulation.head_sizes
+    return {head: rng.integers(sizes[head], size=env.num_envs) for head in HEADS}
+
+
+def play(env: EsperVectorEnv, steps: int, seed: int = 0, illegal: float = 0.0) -> Iterator[tuple[Any, ...]]:
+    """Reset and step at random; with probability `illegal` a step's actions are drawn without masks."""
+    rng = np.random.default_rng(seed)
+    _, infos = env.reset(seed=seed)
+    for _ in range(steps):
+        actions = any_actions(env, rng) if rng.random() < illegal else legal_actions(infos, rng)
+        result = env.step(actions)
+        infos = result[-1]
+        yield (actions, *result)
+
+
+def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, tempo: int = 0) -> Action:
+    """The action of a single environment."""
+    return dict(zip(HEADS, (int(op), slot, blueprint, blend, tempo), strict=True))
+
+
+def everywhere(action: Action, n: int) -> Action:
+    """The same action in n rows."""
+    return {head: np.full(n, value) for head, value in action.items()}
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    """A nested dict as one dict from paths to values."""
+    if isinstance(tree, dict):
+        return {name: leaf for key, value in tree.items() for name, leaf in leaves(value, f"{path}/{key}").items()}
+    return {path: tree}
+
+
+def array(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal nested results, bit for bit."""
+    mine, theirs = leaves(one), leaves(other)
+    assert mine.keys() == theirs.keys()
+    for path, value in mine.items():
+        np.testing.assert_array_equal(array(value), array(theirs[path]), err_msg=path)
+
+
+def assert_close(one: Any, other: Any, tolerance: float) -> None:
+    """Equal nested results: numbers to a tolerance, everything discrete exactly."""
+    mine, theirs = leaves(one), leaves(other)
+    assert mine.keys() == theirs.keys()
+    for path, value in mine.items():
+        a, b = array(value), array(theirs[path])
+        exact = a.dtype.kind != "f"
+        np.testing.assert_allclose(a, b, rtol=0, atol=0 if exact else tolerance, err_msg=path)
+
+
+def row_bits(simulation: Simulation, row: int) -> dict[str, Any]:
+    """Everything that one row is: parameters, optimiser state, seeds, lifecycle and measurements."""
+    population = simulation.population
+    seeds = {
+        f"{key}": [tensor[int(cohort.rows.searchsorted(row))].clone() for tensor in cohort.tensors()]
+        for key, cohort in population.seeds.items()
+        if row in cohort.rows
+    }
+    parts = {f"{key}.{i}": tensor for key, tensors in seeds.items() for i, tensor in enumerate(tensors)}
+    return {
+        "body": {str(i): tensor[row].clone() for i, tensor in enumerate(population.body.tensors())},
+        "seeds": parts,
+        "census": {name: table[row].copy() for name, table in vars(population.census).items()},
+        "alpha": population.alpha[row].clone(),
+        "state": {name: tensor[row].clone() for name, tensor in simulation.state.tensors().items()},
+    }
