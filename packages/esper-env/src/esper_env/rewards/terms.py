@@ -52,7 +52,7 @@ def stage_progress(state: State, config: EsperConfig) -> Tensor:
     dwell = torch.ones_like(state.stage)
     dwell = torch.where(state.stage == Stage.TRAINING, config.training_steps, dwell)
     dwell = torch.where(state.stage == Stage.HOLDING, config.holding_steps, dwell)
-    waited = (state.stage_age / dwell).clamp(max=1.0)
+    waited = (state.stage_age / dwell.double()).clamp(max=1.0)
     return torch.where(state.stage == Stage.BLENDING, state.alpha, waited)
 
 
@@ -104,7 +104,7 @@ def _contribution(t: Transition) -> Tensor:
     """Credit by removal cost, less for claims that exceed the common gain, and for seeds too young to judge."""
     gain, excess = gain_and_excess(t.after)
     attribution = (gain + t.config.ratio_epsilon) / (gain + excess + t.config.ratio_epsilon)
-    live_age = (t.after.age - t.config.training_steps).clamp(min=0)
+    live_age = (t.after.age - t.config.training_steps).clamp(min=0).double()
     legitimacy = (live_age / t.config.legitimate_age).clamp(max=1.0)
     credit = (t.after.contribution * legitimacy * live_slots(t.after)).sum(dim=1)
     return t.config.contribution_weight * attribution * credit / t.config.horizon
@@ -116,7 +116,7 @@ def _entanglement(t: Transition) -> Tensor:
 
 
 def _holding(t: Transition) -> Tensor:
-    waited = torch.where(t.after.stage == Stage.HOLDING, t.after.stage_age, 0)
+    waited = torch.where(t.after.stage == Stage.HOLDING, t.after.stage_age, 0).double()
     return -(t.config.holding_slope * waited).clamp(max=t.config.holding_cap).sum(dim=1)
 
 
