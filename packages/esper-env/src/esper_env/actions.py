@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.config import TEMPI
@@ -58,16 +59,22 @@ def canonical(actions: Tensor) -> Tensor:
 def stack_actions(action: Any, sizes: dict[str, int], n: int, device: str) -> Tensor:
     """A dict of n values per head as a checked int64 tensor [n, heads]."""
     if not isinstance(action, dict) or set(action) != set(HEADS):
-        got = f"keys {sorted(action)}" if isinstance(action, dict) else type(action).__name__
+        got = f"the keys {list(action)}" if isinstance(action, dict) else type(action).__name__
         raise TypeError(f"an action is a dict with the keys {', '.join(HEADS)}; got {got}")
     return torch.stack([_head(action[head], head, sizes[head], n, device) for head in HEADS], dim=1)
 
 
 def _head(values: Any, head: str, size: int, n: int, device: str) -> Tensor:
-    array = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values).reshape(-1))
-    if array.is_floating_point() or array.dtype == torch.bool or array.shape != (n,):
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if not _is_integer(array) or (array.shape != (n,) and (n, array.shape) != (1, ())):
         raise TypeError(f"action[{head!r}] must hold {n} integer(s); got {values!r}")
-    array = array.to(device=device, dtype=torch.int64)
-    if bool(((array < 0) | (array >= size)).any()):
+    numbers = torch.as_tensor(array).to(device=device, dtype=torch.int64).reshape(n)
+    if bool(((numbers < 0) | (numbers >= size)).any()):
         raise ValueError(f"action[{head!r}] is {values!r}; allowed: 0 to {size - 1}")
-    return array
+    return numbers
+
+
+def _is_integer(array: Tensor | NDArray[np.generic]) -> bool:
+    if isinstance(array, Tensor):
+        return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+    return array.dtype.kind in "iu"

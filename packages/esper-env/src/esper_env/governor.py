@@ -12,10 +12,20 @@ from esper_env.state import State
 _KEPT = ("step", "rollbacks", "episode_return")  # time and its accounts do not roll back
 
 
-def collapsed(state: State, config: EsperConfig, baseline_loss: float) -> Tensor:
-    """Rows whose loss is not a number, infinite, or far beyond that of a blind guess, [n]."""
+def collapsed(state: State, population: Population, config: EsperConfig, baseline_loss: float) -> Tensor:
+    """Rows whose loss is not a number or far beyond that of a blind guess, or that hold a non-finite seed, [n]."""
     measured = torch.stack([state.loss, torch.where(state.trained, state.train_loss, 0.0)])
-    return ~(measured <= config.collapse_loss * baseline_loss).all(dim=0)
+    sound = (measured <= config.collapse_loss * baseline_loss).all(dim=0)
+    return ~(sound & torch.isfinite(state.seed_grad).all(dim=1) & _finite_seeds(population))
+
+
+def _finite_seeds(population: Population) -> Tensor:
+    """Rows whose seeds hold finite numbers only, [n]; an incubating seed may run away without touching any loss."""
+    sums = torch.zeros(len(population), dtype=population.lr.dtype, device=population.lr.device)
+    for cohort in population.seeds.values():
+        index = torch.from_numpy(cohort.rows).to(sums.device)
+        sums.index_add_(0, index, cohort.values.sum(dim=1))
+    return torch.isfinite(sums)
 
 
 class Snapshot:
@@ -28,8 +38,8 @@ class Snapshot:
         n, slots = state.stage.shape
         largest = max(layout.size for layouts in population.engine.seed_layouts for layout in layouts)
         body = population.body.tensors()
-        self.body = tuple(torch.empty_like(tensor) for tensor in body)
-        self.seeds = tuple(t.new_empty(n, slots, 1 if t.shape[1] == 1 else largest) for t in body)
+        self.body = tuple(torch.zeros_like(tensor) for tensor in body)
+        self.seeds = tuple(t.new_zeros(n, slots, 1 if t.shape[1] == 1 else largest) for t in body)
         self.census = Census.empty(n, slots)
         self.state = state.clone()
 

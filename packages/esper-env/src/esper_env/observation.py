@@ -71,7 +71,8 @@ def _signed(name: str, meaning: str, encode: Callable[[View], Tensor]) -> Field:
 
 def _train_loss_change(view: View) -> Tensor:
     change = _loss(view, view.state.train_loss) - _loss(view, view.state.previous_train_loss)
-    return torch.where(view.state.step > 1, change, 0.0)
+    # The second known metric tells that two training steps were measured; a step that was rolled back was not.
+    return torch.where(view.state.history_known[:, 1], change, 0.0)
 
 
 def _block_grad_share(view: View) -> Tensor:

@@ -205,7 +205,7 @@ class Simulation:
 
     def _govern(self) -> Tensor:
         """Restore collapsed rows and remember the others; which were restored, [n]."""
-        failed = collapsed(self.state, self.config, self.data.baseline_loss)
+        failed = collapsed(self.state, self.population, self.config, self.data.baseline_loss)
         rows = failed.cpu().numpy()
         if rows.any():
             self.snapshot.restore(self.population, self.state, np.flatnonzero(rows))
@@ -256,9 +256,12 @@ class Simulation:
 
 
 def check_device(device: str) -> str:
-    """The device if torch has it; one clear error otherwise."""
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(f"device is {device!r}, which torch cannot use here: {str(error).splitlines()[0]}") from None
-    return device
+    """The device if torch can compute there; one clear error otherwise."""
+    reason = "it is not a string"
+    if isinstance(device, str):
+        try:
+            torch.zeros(1, device=device).item()
+            return device
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+    raise ValueError(f'device is {device!r}; allowed: "cpu", or "cuda" where torch has a GPU ({reason})')

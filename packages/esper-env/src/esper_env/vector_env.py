@@ -54,7 +54,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         **settings: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(num_envs, int) or num_envs < 1:
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
             raise ValueError(f"num_envs is {num_envs!r}; allowed: integers from 1 on")
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}; allowed: {', '.join(OUTPUTS)}")
@@ -230,9 +230,9 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
             return [None] * self.num_envs
         if isinstance(seed, int | np.integer):
             return [int(seed) + row for row in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"seed has {len(seed)} entries; allowed: one per row, {self.num_envs}")
-        return list(seed)
+        if not isinstance(seed, Sequence | np.ndarray) or len(seed) != self.num_envs:
+            raise ValueError(f"seed is {seed!r}; allowed: None, an integer, or one per row, {self.num_envs}")
+        return [int(one) if isinstance(one, np.integer) else one for one in seed]
 
     def _seed_rows(self, rows: Rows, seeds: list[int | None]) -> None:
         """Rows with a seed or that never had one get a new base seed; the others go on with their next episode."""

@@ -28,6 +28,10 @@ class Reward:
     config: EsperConfig
     limits: Limits
 
+    def __post_init__(self) -> None:
+        if self.config.reward not in PRESETS:
+            raise ValueError(f"reward is {self.config.reward!r}; allowed: {', '.join(PRESETS)}")
+
     @property
     def terms(self) -> tuple[str, ...]:
         """Names of the terms."""
