@@ -4,16 +4,19 @@ import errno
 import math
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from esper_agent import checkpoint
+from checkpoint_fixtures import fixture_file, make_agent
+from esper_agent import checkpoint, cli
 from esper_agent.checkpoint import (
     MIGRATIONS,
     SCHEMA_VERSION,
@@ -185,6 +188,30 @@ def test_there_is_one_migration_for_each_version_and_a_line_about_it() -> None:
     assert len(MIGRATIONS) == SCHEMA_VERSION
     assert checkpoint.__doc__ is not None
     assert all(f"| {version} |" in checkpoint.__doc__ for version in range(SCHEMA_VERSION + 1))
+
+
+@pytest.mark.ledger("K2")
+@pytest.mark.parametrize("version", range(SCHEMA_VERSION + 1))
+def test_a_stored_checkpoint_of_every_version_goes_on_training(version: int) -> None:
+    model = make_agent(seed=0)
+    model.restore(fixture_file(version))
+    assert asdict(model.learner.counters) == {"env_steps": 64, "rollouts": 4, "optimizer_steps": 16}
+    reference = make_agent(seed=0)
+    reference.restore(fixture_file(SCHEMA_VERSION))
+    for trained in (model, reference):
+        trained.learn(32, reset_num_timesteps=False)
+    assert_same(model.state_dict(), reference.state_dict())
+
+
+@pytest.mark.ledger("K2")
+def test_the_command_upgrades_a_file_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "old.ckpt"
+    shutil.copy(fixture_file(0), file)
+    expected = load_checkpoint(file)
+    assert cli.main(["upgrade", str(file)]) == 0
+    assert "upgraded from version 0" in capsys.readouterr().out
+    assert checkpoint.upgrade_checkpoint(file) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    assert_same(load_checkpoint(file), expected)
 
 
 @pytest.mark.ledger("K2")
