@@ -48,6 +48,15 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     def close(self) -> None:
         """Nothing is held open; closing twice is fine."""
 
+    def legality(self) -> dict[str, Any]:
+        """The masks of the present state, `action_mask` and `action_mask_by_op`, as in info."""
+        return _first(self.row.legality())
+
+    def current(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """The present observation and info, for continuing after `load_state_dict`."""
+        observation, infos = self.row.current()
+        return observation[0], _first(infos)
+
     def evaluate_test(self) -> Evaluation:
         """The host on the test split, which no step reads."""
         return self.row.evaluate_test()

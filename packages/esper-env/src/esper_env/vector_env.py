@@ -16,6 +16,7 @@ from esper_env.config import make_config
 from esper_env.export import GrownNetwork, export_host
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
+from esper_env.recording import Recorder
 from esper_env.render import check_render_mode, render_row
 from esper_env.saving import load, save
 from esper_env.simulation import Outcome, Simulation
@@ -70,6 +71,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
         self._begun = np.zeros(num_envs, dtype=np.bool_)
+        self._recorder = None if render_mode is None else Recorder(num_envs)
 
     @property
     def gamma(self) -> float:
@@ -94,6 +96,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self._seed_rows(rows, self._row_seeds(seed))
         self.simulation.reset(rows)
         self._begun[rows] = True
+        self._record(None)
         return self._give(self.simulation.observation()), self._infos(None)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -110,21 +113,23 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         observation = self.simulation.observation()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             observation, infos = self._reset_ended(outcome, observation, infos)
+        self._record(stacked)
         truncated = torch.zeros_like(outcome.terminated)
         return (*map(self._give, (observation, outcome.reward, outcome.terminated, truncated)), infos)
 
     def render(self) -> tuple[Any, ...] | None:
         """One picture per row, or None without a render mode."""
-        if self.render_mode is None:
+        if self.render_mode is None or self._recorder is None:
             return None
-        return tuple(render_row(self.simulation, row, self.render_mode) for row in range(self.num_envs))
+        rows = range(self.num_envs)
+        return tuple(render_row(self.simulation, self._recorder, row, self.render_mode) for row in rows)
 
     # Beyond Gymnasium's interface
 
-    def action_masks_flat(self) -> NDArray[np.bool_]:
-        """Marginal masks of all heads side by side, [n, sum of head sizes], in the order of `heads`."""
-        marginal, _ = self.simulation.masks()
-        return torch.cat([marginal[head] for head in HEADS], dim=1).bool().cpu().numpy()
+    def legality(self) -> dict[str, Any]:
+        """The masks of the present state, `action_mask` and `action_mask_by_op`, as in info."""
+        marginal, by_op = self.simulation.masks()
+        return {"action_mask": self._give_all(marginal), "action_mask_by_op": self._give_all(by_op)}
 
     def evaluate_test(self) -> Evaluation:
         """Every row on the test split, which no step reads."""
@@ -147,12 +152,19 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         """Continue from `state_dict()` of an environment with the same arguments."""
         load(self.simulation, saved["simulation"])
         self._seeded, self._begun = saved["seeded"].numpy().copy(), saved["begun"].numpy().copy()
+        if self._recorder is not None:
+            self._recorder = Recorder(self.num_envs)  # the curves begin here: a saved state holds no pictures
+            self._record(None)
 
     def current(self) -> tuple[Any, dict[str, Any]]:
         """The present observation and info, for continuing after `load_state_dict`."""
         return self._give(self.simulation.observation()), self._infos(None)
 
     # Inside
+
+    def _record(self, actions: Tensor | None) -> None:
+        if self._recorder is not None:
+            self._recorder.watch(self.simulation, actions)
 
     def _advance(self, actions: Tensor, resetting: NDArray[np.bool_]) -> Outcome:
         if resetting.all():
