@@ -1,5 +1,8 @@
 """Cheap environments for measuring agents, each offered to Gymnasium agents and to Stable-Baselines3."""
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -13,21 +16,15 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 Array = NDArray[Any]
 
 
-class WithoutVelocities(gymnasium.ObservationWrapper[Array, int, Array]):
-    """CartPole that shows positions only, so that velocities must be remembered."""
-
-    def __init__(self, env: gymnasium.Env[Array, int]) -> None:
-        super().__init__(env)
-        space = env.observation_space
-        assert isinstance(space, spaces.Box)
-        self.observation_space = spaces.Box(space.low[::2], space.high[::2], dtype=np.float32)
-
-    def observation(self, observation: Array) -> Array:
-        return observation[::2]
+# The tests' small environments serve here too; they are no part of the packages.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "agent"))
+TOYS: Any = importlib.import_module("toy_envs")
 
 
 def make_cartpole() -> gymnasium.Env[Array, int]:
-    return WithoutVelocities(gymnasium.make("CartPole-v1"))
+    """CartPole that shows positions only, so that velocities must be remembered."""
+    env: gymnasium.Env[Array, int] = TOYS.make_hidden_cartpole()
+    return env
 
 
 class MaskedHeads(VectorEnv[Array, dict[str, Array], Array]):

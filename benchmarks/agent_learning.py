@@ -12,14 +12,14 @@ and the last evaluation. Results go to one file per seed, a table and a picture 
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import popgym  # noqa: F401  (registers its environments)
 import torch
-from agent_envs import make_cartpole
+from agent_envs import TOYS, make_cartpole
 from common import RESULTS, provenance, write_json
 from esper_agent import FactoredRecurrentPPO, evaluate_policy
 from esper_agent.baselines.recurrent_onecall import OneCallMlpLstmPolicy
@@ -94,7 +94,6 @@ class Task:
     threshold: float
     arms: dict[str, Callable[[int], Student]]  # by name: from a seed to a student
     episodes: int = 50
-    needed: dict[str, int] = field(default_factory=dict)  # seeds of an arm that must solve it
 
 
 REFERENCE: dict[str, Any] = {  # settings with which RecurrentPPO is known to solve these tasks
@@ -108,7 +107,6 @@ TASKS = {
         seeds=3,
         threshold=0.95,
         arms={"ours": lambda seed: Ours(lambda _: "popgym-RepeatPreviousEasy-v0", 16, seed)},
-        needed={"ours": 3},
     ),
     "cartpole": Task(
         "CartPole without velocities",
@@ -120,7 +118,33 @@ TASKS = {
             "RecurrentPPO": lambda seed: Theirs(make_cartpole, 16, seed, **REFERENCE),
         },
         episodes=20,
-        needed={"ours": 4},
+    ),
+    "op_dependent_slot": Task(
+        "slot that depends on the op",
+        steps=50_000,
+        seeds=3,
+        threshold=0.99,
+        arms={
+            "ours": lambda seed: Ours(TOYS.OpDependentSlot, 16, seed),
+            "independent heads": lambda seed: Ours(TOYS.OpDependentSlot, 16, seed, condition_on_op=False),
+        },
+        episodes=200,
+    ),
+    "t_maze": Task(
+        "T-maze of twenty steps",
+        steps=100_000,
+        seeds=3,
+        threshold=0.99,
+        arms={"ours": lambda seed: Ours(TOYS.TMaze, 16, seed)},
+        episodes=100,
+    ),
+    "mock_growth": Task(
+        "mock growth",
+        steps=100_000,
+        seeds=3,
+        threshold=0.99,
+        arms={"ours": lambda seed: Ours(TOYS.MockGrowth, 16, seed)},
+        episodes=100,
     ),
 }
 
@@ -191,16 +215,26 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def result_file(directory: Path, name: str, arm: str, seed: int) -> Path:
+    """Where the result of one seed goes."""
+    return directory / "agent_learning" / f"{name}_{arm.replace(' ', '_')}_seed{seed}.json"
+
+
 def summarise(directory: Path) -> None:
     """The table and the picture of all results that are there."""
-    files = sorted((directory / "agent_learning").glob("*.json"))
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    files = [
+        result_file(directory, name, arm, seed)
+        for name, task in TASKS.items()
+        for arm in task.arms
+        for seed in range(task.seeds)
+    ]
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
     (directory / "agent_learning.md").write_text(table(results), encoding="utf-8")
     draw(results, directory / "agent_learning.png")
 
 
 def shorten(task: Task) -> Task:
-    """A smoke test: one seed, a tenth of a rollout's worth of evaluations."""
+    """A smoke test: one seed, one rollout between evaluations."""
     return replace(task, steps=20_480, seeds=1, episodes=4)
 
 
@@ -221,8 +255,7 @@ def main() -> None:
             for seed in range(task.seeds):
                 result = run_seed(task, arm, seed)
                 print({key: result[key] for key in ("task", "arm", "seed", "solved_at", "best", "last")}, flush=True)
-                file = f"{name}_{arm.replace(' ', '_')}_seed{seed}.json"
-                write_json(options.results / "agent_learning" / file, result)
+                write_json(result_file(options.results, name, arm, seed), result)
     summarise(options.results)
 
 
