@@ -104,7 +104,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._begun.all():
             raise RuntimeError("call reset() before step()")
         stacked = stack_actions(actions, self.simulation.head_sizes, self.num_envs, self.simulation.config.device)
-        ended = self.simulation.state.ended.cpu().numpy()
+        ended = self.simulation.state.ended.cpu().numpy().copy()  # the step may write to the state's own
         if ended.any() and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
             rows = np.flatnonzero(ended).tolist()
             raise RuntimeError(f'the episodes of rows {rows} are over; reset them with options={{"reset_mask": ...}}')
