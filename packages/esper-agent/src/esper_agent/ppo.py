@@ -84,6 +84,7 @@ class FactoredRecurrentPPO:
         self._logger: Logger | None = None
         self._custom_logger = False
         self._total_timesteps = 0
+        self._started, self._steps_before = time.perf_counter(), 0
 
     def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
         """Train in this environment from now on, starting with a reset.
@@ -160,13 +161,13 @@ class FactoredRecurrentPPO:
         callback = self._setup_learn(callback, progress_bar, reset_num_timesteps, tb_log_name)
         total_timesteps += self.num_timesteps
         self._total_timesteps = total_timesteps
-        started, steps_before = time.perf_counter(), self.num_timesteps
+        self._started, self._steps_before = time.perf_counter(), self.num_timesteps
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps and self.collect(callback):
             stats = self.update()
             self._record(stats)
             if log_interval is not None and stats.rollouts % log_interval == 0:
-                self._dump(time.perf_counter() - started, self.num_timesteps - steps_before)
+                self.dump_logs()
         callback.on_training_end()
         return self
 
@@ -198,9 +199,8 @@ class FactoredRecurrentPPO:
 
     def update(self) -> UpdateStats:
         """Learn from the complete rollout and run the diagnostics."""
-        progress = 1.0 - self.num_timesteps / self._total_timesteps if self._total_timesteps else 1.0
         batch = self.buffer.sequences()
-        stats = self.learner.update(self.buffer, batch, self.runner.last_values(), max(progress, 0.0))
+        stats = self.learner.update(self.buffer, batch, self.runner.last_values(), self._progress_remaining())
         self.buffer.clear()
         self.last_events = self.monitor.check(stats)
         self.events.extend(self.last_events)
@@ -324,23 +324,34 @@ class FactoredRecurrentPPO:
         model.load_state_dict(state)
         return model
 
+    def _progress_remaining(self) -> float:
+        """The share of the environment steps that remains; the last rollout may overshoot the end."""
+        done = self.num_timesteps / self._total_timesteps if self._total_timesteps else 0.0
+        return max(1.0 - done, 0.0)
+
     def _record(self, stats: UpdateStats) -> None:
         """Put an update on record under SB3's names, and ours beside them."""
         record = self.logger.record
         for key, value in flatten_stats(stats).items():
             record(f"train/{key}", value)
-        record("train/entropy_loss", -sum(stats.entropy.values()))
+        entropy_loss = -sum(stats.entropy.values())
+        record("train/entropy_loss", entropy_loss)
+        record("train/policy_gradient_loss", stats.policy_loss)
+        record("train/loss", stats.policy_loss + self.config.vf_coef * stats.value_loss)
+        record("train/n_updates", stats.optimizer_steps, exclude="tensorboard")
+        record("train/clip_range", self.learner.clip_range(self._progress_remaining()))
         record("train/compiled", int(self.learner.compiled))
         for event in self.last_events:
             record(f"diagnostics/{event.name}", event.value)
 
-    def _dump(self, seconds: float, steps: int) -> None:
-        record = self.logger.record
+    def dump_logs(self) -> None:
+        """Write the log with what is known now."""
+        record, seconds = self.logger.record, time.perf_counter() - self._started
         if self.ep_info_buffer:
             record("rollout/ep_rew_mean", float(np.mean([episode["r"] for episode in self.ep_info_buffer])))
             record("rollout/ep_len_mean", float(np.mean([episode["l"] for episode in self.ep_info_buffer])))
         record("time/iterations", self.learner.counters.rollouts, exclude="tensorboard")
-        record("time/fps", int(steps / max(seconds, 1e-9)))
+        record("time/fps", int((self.num_timesteps - self._steps_before) / max(seconds, 1e-9)))
         record("time/time_elapsed", int(seconds), exclude="tensorboard")
         record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
         self.logger.dump(step=self.num_timesteps)
