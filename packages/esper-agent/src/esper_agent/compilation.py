@@ -7,25 +7,27 @@ from typing import Any
 import torch
 
 
-class CompiledCall:
-    """A function compiled at its first call, or the plain function if that fails.
+class Compilation:
+    """Compiles functions at their first call; from the first failure on, all of them run uncompiled.
 
-    The module behind the function is never wrapped: parameters, gradients and state always come from it.
+    The modules behind the functions are never wrapped: parameters, gradients and state always come from them.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.plain = function
-        self.name = name
+    def __init__(self) -> None:
         self.compiled = True
-        self._call: Callable[..., Any] = torch.compile(function, dynamic=False)
 
-    def __call__(self, *args: Any) -> Any:
-        """Call the compiled function, or the plain one from the first failure on."""
-        if not self.compiled:
-            return self.plain(*args)
-        try:
-            return self._call(*args)
-        except Exception as error:  # whatever the compiler's failure is, the plain function does the same
-            self.compiled = False
-            warnings.warn(f"compiling the {self.name} failed, running it uncompiled: {error!r}", stacklevel=2)
-            return self.plain(*args)
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that does the same, compiled for its fixed shapes if possible."""
+        fast: Callable[..., Any] = torch.compile(function, dynamic=False)
+
+        def call(*args: Any) -> Any:
+            if not self.compiled:
+                return function(*args)
+            try:
+                return fast(*args)
+            except Exception as error:  # whatever the compiler's failure is, the plain function does the same
+                self.compiled = False
+                warnings.warn(f"torch.compile failed, running uncompiled: {error!r}", stacklevel=2)
+                return function(*args)
+
+        return call

@@ -7,7 +7,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
 from esper_agent.acting import autocast
-from esper_agent.compilation import CompiledCall
+from esper_agent.compilation import Compilation
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary
@@ -67,15 +67,15 @@ class Learner:
         self.counters = Counters()
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
-        if config.compile:
-            policy.encode_call = CompiledCall(policy.encode, "encoder")
-            policy.decode_call = CompiledCall(policy.decoder.forward, "decoder")
+        self.compilation = Compilation() if config.compile else None
+        if self.compilation is not None:
+            policy.encode_call = self.compilation.wrap(policy.encode)
+            policy.decode_call = self.compilation.wrap(policy.decoder.forward)
 
     @property
     def compiled(self) -> bool:
         """Whether compiled code is in use."""
-        calls = (self.policy.encode_call, self.policy.decode_call)
-        return all(isinstance(call, CompiledCall) and call.compiled for call in calls)
+        return self.compilation is not None and self.compilation.compiled
 
     def update(
         self, buffer: RolloutBuffer, batch: Sequences, last_values: Tensor, progress_remaining: float
