@@ -1,8 +1,10 @@
 """Make environments that are cheap to step, play them at random, and compare what they give."""
 
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,12 @@ def leaves(tree: Any, path: str = "") -> dict[str, Any]:
     if isinstance(tree, dict):
         return {name: leaf for key, value in tree.items() for name, leaf in leaves(value, f"{path}/{key}").items()}
     return {path: tree}
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
 
 
 def array(value: Any) -> np.ndarray:
