@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 Array = NDArray[Any]
+BANK = 256  # masks are drawn beforehand, so that the environment costs next to nothing
 
 
 # The tests' small environments serve here too; they are no part of the packages.
@@ -59,6 +60,7 @@ class MaskedHeads(VectorEnv[Array, dict[str, Array], Array]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed if isinstance(seed, int) else None, options=options)
+        self.bank = self._draw_masks(BANK)
         # Episodes end at different times, as in real use.
         self.age = np.arange(self.num_envs) % self.episode_steps
         return self._draw()
@@ -79,23 +81,25 @@ class MaskedHeads(VectorEnv[Array, dict[str, Array], Array]):
 
     def _draw(self) -> tuple[Array, dict[str, Any]]:
         self.observation = self.np_random.uniform(-1, 1, (self.num_envs, self.size)).astype(np.float32)
-        return self.observation, {"action_mask": (masks := self._masks())[0], "action_mask_by_op": masks[1]}
+        rows = self.np_random.integers(BANK, size=self.num_envs)
+        masks = {kind: {head: table[rows] for head, table in tables.items()} for kind, tables in self.bank.items()}
+        return self.observation, masks
 
-    def _masks(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        op = (self.np_random.random((self.num_envs, 5)) < 0.7).astype(np.int8)
-        op[:, 0] = 1
-        marginal: dict[str, Array] = {"op": op}
-        by_op: dict[str, Array] = {"op": np.repeat(op[:, None], 5, axis=1)}
+    def _draw_masks(self, rows: int) -> dict[str, dict[str, Array]]:
+        """Random legality; an op that does not use a head leaves it one value."""
+        op = self.np_random.random((rows, 5)) < 0.7
+        op[:, 0] = True
+        marginal: dict[str, Array] = {"op": op.view(np.int8)}
+        by_op: dict[str, Array] = {"op": np.repeat(op[:, None], 5, axis=1).view(np.int8)}
         for head, n in zip(self.heads[1:], self.sizes[1:], strict=True):
-            table = np.zeros((self.num_envs, 5, n), dtype=bool)
+            table = np.zeros((rows, 5, n), dtype=bool)
             table[:, :, 0] = True
-            users = self.users[head]
-            legal = self.np_random.random((self.num_envs, len(users), n)) < 0.7
+            legal = self.np_random.random((rows, len(self.users[head]), n)) < 0.7
             legal[:, :, 0] |= ~legal.any(axis=2)
-            table[:, users] = legal
-            by_op[head] = table.astype(np.int8)
-            marginal[head] = (table & (op[:, :, None] > 0)).max(axis=1).view(np.int8)
-        return marginal, by_op
+            table[:, self.users[head]] = legal
+            by_op[head] = table.view(np.int8)
+            marginal[head] = (table & op[:, :, None]).max(axis=1).view(np.int8)
+        return {"action_mask": marginal, "action_mask_by_op": by_op}
 
 
 class MultiDiscreteVecEnv(VecEnv):

@@ -69,7 +69,8 @@ def _scales(norms: Tensor, max_group_norm: float | None, max_norm: float) -> Ten
 def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
     if not tensors:
         return torch.zeros((), device=device)
-    return nn.utils.get_total_norm(tensors)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors]))
+    return norm
 
 
 def _only_device(gradients: Mapping[str, list[Tensor]]) -> torch.device:
