@@ -3,9 +3,9 @@
     python benchmarks/agent_throughput.py --quick --json benchmarks/results/agent_throughput.json
 
 All arms train on the same environments with the same number of environments, steps, epochs, minibatch sizes, hidden
-sizes and threads. They take turns, and each is judged by its fastest, which other work on the machine disturbs least. `vs_onecall` compares with RecurrentPPO
-whose LSTM is called once per minibatch. RecurrentPPO has one LSTM each for actor and critic, as by default;
-`recurrent_ppo_onecall_shared_sps` is the same with a single one.
+sizes and threads. They take turns, and each is judged by its fastest, which other work on the machine disturbs least.
+`vs_onecall` compares with RecurrentPPO whose LSTM is called once per minibatch. RecurrentPPO has one LSTM each for
+actor and critic, as by default; `recurrent_ppo_onecall_shared_sps` is the same with a single one.
 """
 
 import argparse
