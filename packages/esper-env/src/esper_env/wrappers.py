@@ -1,0 +1,283 @@
+"""Wrappers, single and vector, for agents that do not take Dict actions or that read masks from the observation.
+
+The action wrappers replace `info["action_mask"]` by flags of their own action space, drop `info["action_mask_by_op"]`,
+and answer `action_masks()` as sb3-contrib's MaskablePPO asks. All work in every autoreset mode, with NumPy arrays and
+with tensors.
+"""
+
+from itertools import product
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper_env.actions import HEADS, RELEVANT_HEADS, Op
+
+Flags = Any  # an array or tensor of flags: [size] of a single environment, [n, size] of a vector
+Infos = dict[str, Any]
+
+
+# What an action space of another form means
+
+
+class MarginalActions:
+    """Actions as one integer per head, in the order of `HEADS`; the masks are the marginal ones.
+
+    A combination of values that are legal each for itself may be illegal; the environment then executes WAIT.
+
+    Args:
+        heads: The Dict action space.
+    """
+
+    def __init__(self, heads: spaces.Dict) -> None:
+        self.space: spaces.MultiDiscrete = spaces.MultiDiscrete([_size(heads, head) for head in HEADS])
+
+    def decode(self, action: Any) -> dict[str, Any]:
+        """The Dict action of actions [..., heads]."""
+        numbers = action if isinstance(action, Tensor) else np.asarray(action)
+        return {head: numbers[..., place] for place, head in enumerate(HEADS)}
+
+    def flags(self, infos: Infos) -> Flags:
+        """Legal values of all heads side by side."""
+        return marginal_flags(infos)
+
+
+class JointActions:
+    """Actions as one integer that counts all joint actions; the masks are exact.
+
+    The joint actions are, in order: WAIT; GERMINATE with every slot, blueprint, blend and tempo; ADVANCE, FOSSILIZE and
+    PRUNE with every slot. Heads that an operation does not use are 0.
+
+    Args:
+        heads: The Dict action space.
+    """
+
+    def __init__(self, heads: spaces.Dict) -> None:
+        self.table = joint_actions({head: _size(heads, head) for head in HEADS})
+        self.space = spaces.Discrete(len(self.table))
+
+    def decode(self, action: Any) -> dict[str, Any]:
+        """The Dict action of actions [...]."""
+        if isinstance(action, Tensor):
+            rows = torch.from_numpy(self.table).to(action.device)[action]
+            return {head: rows[..., place] for place, head in enumerate(HEADS)}
+        return {head: self.table[action, place] for place, head in enumerate(HEADS)}
+
+    def flags(self, infos: Infos) -> Flags:
+        """Which joint actions are legal."""
+        by_op = infos["action_mask_by_op"]
+        op = self.table[:, 0]
+        legal = by_op["op"][..., 0, op] != 0
+        for place, head in enumerate(HEADS[1:], start=1):
+            legal = legal & (by_op[head][..., op, self.table[:, place]] != 0)
+        return legal
+
+
+def joint_actions(sizes: dict[str, int]) -> NDArray[np.int64]:
+    """All canonical joint actions, [actions, heads]."""
+    rows = []
+    for op in Op:
+        choices = [range(sizes[head]) if head in RELEVANT_HEADS[op] else range(1) for head in HEADS[1:]]
+        rows += [(int(op), *rest) for rest in product(*choices)]
+    return np.array(rows, dtype=np.int64)
+
+
+def marginal_flags(infos: Infos) -> Flags:
+    """The marginal masks of all heads side by side in the order of `HEADS`, or the flags of an action wrapper."""
+    mask = infos["action_mask"]
+    if not isinstance(mask, dict):
+        return mask != 0
+    parts = [mask[head] for head in HEADS]
+    return (torch.cat(parts, dim=-1) if isinstance(parts[0], Tensor) else np.concatenate(parts, axis=-1)) != 0
+
+
+def _size(heads: spaces.Dict, head: str) -> int:
+    space = heads[head]
+    assert isinstance(space, spaces.Discrete)
+    return int(space.n)
+
+
+def _int8(flags: Flags) -> Flags:
+    return flags.to(torch.int8) if isinstance(flags, Tensor) else flags.astype(np.int8)
+
+
+def _dict_space(space: spaces.Space[Any], wrapper: str) -> spaces.Dict:
+    if not isinstance(space, spaces.Dict) or set(space) != set(HEADS):
+        raise TypeError(f"{wrapper} needs Dict actions with the heads {', '.join(HEADS)}; got {space}")
+    return space
+
+
+def _converted(infos: Infos, actions: MarginalActions | JointActions) -> Infos:
+    """Infos with the flags of another action space in place of the masks by head."""
+    kept = {key: value for key, value in infos.items() if key not in ("action_mask_by_op", "_action_mask_by_op")}
+    kept["action_mask"] = _int8(actions.flags(infos))
+    if "final_info" in infos:
+        kept["final_info"] = _converted(infos["final_info"], actions)
+    return kept
+
+
+# Actions of a single environment
+
+
+class _ActionWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    actions: MarginalActions | JointActions
+
+    def __init__(self, env: gymnasium.Env[Any, Any], actions: type[MarginalActions] | type[JointActions]) -> None:
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        self.actions = actions(_dict_space(env.action_space, type(self).__name__))
+        self.action_space = self.actions.space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
+        """Reset, with the masks of this action space in info."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, _converted(info, self.actions)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Infos]:
+        """Step with an action of this space."""
+        observation, reward, terminated, truncated, info = self.env.step(self.actions.decode(action))
+        return observation, reward, terminated, truncated, _converted(info, self.actions)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Which values are legal now, flat; what MaskablePPO asks for."""
+        flags: NDArray[np.bool_] = self.actions.flags(self.get_wrapper_attr("legality")())
+        return flags
+
+
+class MultiDiscreteActions(_ActionWrapper):
+    """A single environment with `MultiDiscrete` actions: one integer per head, marginal masks."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env, MarginalActions)
+
+
+class DiscreteActions(_ActionWrapper):
+    """A single environment with `Discrete` actions: one integer for the joint action, exact masks."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env, JointActions)
+
+
+# Actions of a vector environment
+
+
+class _VectorActionWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+    actions: MarginalActions | JointActions
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], actions: type[MarginalActions] | type[JointActions]) -> None:
+        super().__init__(env)
+        self.actions = actions(_dict_space(env.single_action_space, type(self).__name__))
+        self.single_action_space = self.actions.space
+        self.action_space = batch_space(self.actions.space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
+        """Reset, with the masks of this action space in infos."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return observations, _converted(infos, self.actions)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Infos]:
+        """Step with actions of this space."""
+        observations, rewards, terminated, truncated, infos = self.env.step(self.actions.decode(actions))
+        return observations, rewards, terminated, truncated, _converted(infos, self.actions)
+
+    def action_masks(self) -> Flags:
+        """Which values are legal now, [n, size]."""
+        return self.actions.flags(self.unwrapped.legality())  # type: ignore[attr-defined]
+
+
+class VectorMultiDiscreteActions(_VectorActionWrapper):
+    """A vector environment with `MultiDiscrete` actions [n, heads]: one integer per head, marginal masks."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env, MarginalActions)
+
+
+class VectorDiscreteActions(_VectorActionWrapper):
+    """A vector environment with `Discrete` actions [n]: one integer for the joint action, exact masks."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env, JointActions)
+
+
+# Masks in the observation
+
+
+def _flag_count(space: spaces.Space[Any]) -> int:
+    """How many flags the masks of an action space have."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    heads = _dict_space(space, "MaskInObservation")
+    return sum(_size(heads, head) for head in HEADS)
+
+
+def _masked_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> spaces.Dict:
+    flags = spaces.MultiBinary(_flag_count(action))
+    return spaces.Dict({"observation": observation, "action_mask": flags})
+
+
+def _masked(observation: Any, infos: Infos) -> dict[str, Any]:
+    return {"observation": observation, "action_mask": _int8(marginal_flags(infos))}
+
+
+class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """A single environment whose observation is a Dict of `observation` and `action_mask`.
+
+    The mask holds the flags of the action space beneath: of all heads side by side (Dict, `MultiDiscreteActions`), or
+    of all joint actions (`DiscreteActions`).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        self.observation_space = _masked_space(env.observation_space, env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
+        """Reset, with the mask in the observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return _masked(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Infos]:
+        """Step, with the mask in the observation."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return _masked(observation, info), reward, terminated, truncated, info
+
+
+class VectorMaskInObservation(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector environment whose observations are a Dict of `observation` and `action_mask`, final ones too."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self.single_observation_space = _masked_space(env.single_observation_space, env.single_action_space)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
+        """Reset, with the masks in the observations."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return _masked(observations, infos), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Infos]:
+        """Step, with the masks in the observations."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            infos = infos | {"final_obs": _masked_final(infos["final_obs"], infos["final_info"])}
+        return _masked(observations, infos), rewards, terminated, truncated, infos
+
+
+def _masked_final(final: Any, infos: Infos) -> Any:
+    """Final observations with the masks that they came with: one Dict per ended row, or a Dict of tensors."""
+    if isinstance(final, Tensor):
+        return _masked(final, infos)
+    flags = _int8(marginal_flags(infos))
+    rows = np.full(len(final), None, dtype=object)
+    for row in (number for number, observation in enumerate(final) if observation is not None):
+        rows[row] = {"observation": final[row], "action_mask": flags[row].copy()}
+    return rows
