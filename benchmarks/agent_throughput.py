@@ -3,7 +3,8 @@
     python benchmarks/agent_throughput.py --quick --json benchmarks/results/agent_throughput.json
 
 All arms train on the same environments with the same number of environments, steps, epochs, minibatch sizes, hidden
-sizes and threads. They take turns, and each is judged by its fastest, which other work on the machine disturbs least.
+sizes and threads. They take turns. Speeds are medians over the turns, and ratios are medians of the ratios within a
+turn, so that other work on the machine, and episodes that grow longer, weigh on all arms alike.
 `vs_onecall` compares with RecurrentPPO whose LSTM is called once per minibatch. RecurrentPPO has one LSTM each for
 actor and critic, as by default; `recurrent_ppo_onecall_shared_sps` is the same with a single one.
 """
@@ -11,6 +12,7 @@ actor and critic, as by default; `recurrent_ppo_onecall_shared_sps` is the same 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -83,8 +85,15 @@ def arms(task: Task) -> dict[str, Any]:
     }
 
 
+RATIOS = {
+    "vs_stock": "recurrent_ppo_sps",
+    "vs_onecall": "recurrent_ppo_onecall_sps",
+    "vs_onecall_shared": "recurrent_ppo_onecall_shared_sps",
+}
+
+
 def measure(task: Task, turns: int, rollouts: int) -> dict[str, float]:
-    """Steps per second of each arm, the best of turns taken in rotation, and the ratios."""
+    """Steps per second of each arm and our ratio to each, over turns taken in rotation."""
     models = arms(task)
     speeds: dict[str, list[float]] = {name: [] for name in models}
     for turn in range(turns + 1):
@@ -94,10 +103,10 @@ def measure(task: Task, turns: int, rollouts: int) -> dict[str, float]:
                 model.learn(rollouts * ROLLOUT, reset_num_timesteps=turn == 0)
             if turn:  # the first turn warms up
                 speeds[name].append(rollouts * ROLLOUT / watch.seconds["learn"])
-    result = {name: round(max(values), 1) for name, values in speeds.items()}
-    result["vs_stock"] = round(result["ours_sps"] / result["recurrent_ppo_sps"], 2)
-    result["vs_onecall"] = round(result["ours_sps"] / result["recurrent_ppo_onecall_sps"], 2)
-    result["vs_onecall_shared"] = round(result["ours_sps"] / result["recurrent_ppo_onecall_shared_sps"], 2)
+    result = {name: round(median(values), 1) for name, values in speeds.items()}
+    for ratio, other in RATIOS.items():
+        pairs = zip(speeds["ours_sps"], speeds[other], strict=True)
+        result[ratio] = round(median(ours / theirs for ours, theirs in pairs), 2)
     return result
 
 
