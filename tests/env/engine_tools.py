@@ -11,7 +11,7 @@ from esper_env.blueprints import BLUEPRINTS, SeedTemplate
 from esper_env.population.cohort import Cohort
 from esper_env.population.optimizers import SGD, AdamW, Optimizer
 from esper_env.population.passes import Passes
-from esper_env.population.plan import base_plan
+from esper_env.population.plan import training_plan
 from esper_env.population.population import EMPTY, Blend, Census, Engine, Population
 from esper_env.population.training import Minibatches
 from esper_env.randomness import Purpose, integers
@@ -125,9 +125,9 @@ def grow(population: Population, places: list[Place], *, seeds: Tensor | None = 
 
 def unsilence(population: Population, size: float = 0.3) -> None:
     """Move all seeds away from silence, as training would; each row's move depends on the row alone."""
-    for (slot, _, _), cohort in sorted(population.seeds.items()):
+    for key, cohort in sorted(population.seeds.items()):
         for position, row in enumerate(cohort.rows.tolist()):
-            noise = np.random.default_rng((row, slot)).standard_normal(cohort.values.shape[1])
+            noise = np.random.default_rng((row, key[0])).standard_normal(cohort.values.shape[1])
             cohort.values[position] += torch.from_numpy(size * noise).to(cohort.values)
 
 
@@ -157,9 +157,9 @@ def validation(task: str, population: Population, samples: int | None = None) ->
 @torch.no_grad()
 def logits(population: Population, inputs: Tensor) -> Tensor:
     """What every row answers to the same samples, [n, batch, classes]."""
-    passes = Passes(population, training=False)
-    answers, _ = passes.base(base_plan(population), inputs.expand(len(population), *inputs.shape))
-    return answers
+    passes = Passes(population, training_plan(population), training=False)
+    answers, _ = passes.run(inputs.expand(len(population), *inputs.shape))
+    return answers[: len(population)]
 
 
 def clone(population: Population) -> Population:
@@ -188,9 +188,15 @@ def host_state(population: Population, row: int) -> dict[str, Tensor]:
 
 
 def seed_state(population: Population, row: int, slot: int) -> dict[str, Tensor]:
-    census = population.census
-    cohort = population.seeds[slot, int(census.blueprint[row, slot]), bool(census.live[row, slot])]
+    cohort = cohort_of(population, row, slot)
     return cohort.layout.state_dict(cohort.values[cohort.rows.tolist().index(row)].clone())
+
+
+def cohort_of(population: Population, row: int, slot: int) -> Cohort:
+    """The one cohort that holds the seed in a slot of a row."""
+    kind = int(population.census.blueprint[row, slot])
+    (cohort,) = (c for key, c in population.seeds.items() if key[:2] == (slot, kind) and row in c.rows)
+    return cohort
 
 
 def occupied(population: Population) -> list[tuple[int, int]]:

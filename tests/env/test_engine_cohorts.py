@@ -11,6 +11,7 @@ from engine_tools import (
     assortment,
     build,
     clone,
+    cohort_of,
     columns,
     episode_seeds,
     full_width,
@@ -106,10 +107,10 @@ def rebirth(population: Population, model: Model, rows: list[int], number: int) 
 
 def learn(population: Population, model: Model, amount: int) -> None:
     """Change every value and every optimiser state, each seed by its own amount."""
-    for (slot, _, _), cohort in population.seeds.items():
+    for key, cohort in population.seeds.items():
         for position, row in enumerate(cohort.rows.tolist()):
             for number, tensor in enumerate(cohort.tensors()):
-                tensor[position] += amount + 10 * row + 100 * slot + number
+                tensor[position] += amount + 10 * row + 100 * key[0] + number
     for (row, slot), seed in model.items():
         for number, tensor in enumerate(seed.tensors):
             tensor += amount + 10 * row + 100 * slot + number
@@ -125,7 +126,7 @@ def assert_same(population: Population, model: Model) -> None:
         place = (row, slot)
         assert (census.blueprint[place], census.blend[place]) == (seed.kind, seed.blend)
         assert (census.live[place], census.committed[place]) == (seed.live, seed.committed)
-        cohort = population.seeds[slot, seed.kind, seed.live]
+        cohort = cohort_of(population, row, slot)
         assert (np.diff(cohort.rows) > 0).all()
         position = cohort.rows.tolist().index(row)
         for mine, theirs in zip(seed.tensors, cohort.tensors(), strict=True):
@@ -164,9 +165,8 @@ def test_a_pruned_seed_leaves_nothing_behind(task: str, stage: Stage) -> None:
         population.advance(rows, slots)
         population.alpha[rows, slots] = 0.5
     unsilence(population)
-    for (slot, kind, live), cohort in never.seeds.items():  # what stays moved too
-        kept = population.seeds[slot, kind, live].take(cohort.rows)
-        cohort.values.copy_(kept.values)
+    for key, cohort in never.seeds.items():  # what stays moved too
+        cohort.values.copy_(population.seeds[key].take(cohort.rows).values)
     population.remove(rows, slots)
     assert population.seeds.keys() == never.seeds.keys()
     for name, table in vars(never.census).items():
@@ -185,12 +185,12 @@ def test_a_seed_planted_again_starts_afresh() -> None:
     kinds, blends = np.array([2, 2]), np.array([2, 2])
     arguments = (rows, slots, kinds, blends, episode_seeds(2), torch.tensor([4, 4]))
     population.germinate(*arguments)
-    newborn = population.seeds[1, 2, False].take(rows)
+    newborn = cohort_of(population, 0, 1).take(rows)
     train_epoch(population, minibatches("digits_mlp", population))
-    assert not torch.equal(population.seeds[1, 2, False].values, newborn.values)
+    assert not torch.equal(cohort_of(population, 0, 1).values, newborn.values)
     population.remove(rows, slots)
     population.germinate(*arguments)
-    for again, first in zip(population.seeds[1, 2, False].tensors(), newborn.tensors(), strict=True):
+    for again, first in zip(cohort_of(population, 0, 1).tensors(), newborn.tensors(), strict=True):
         assert torch.equal(again, first)
 
 

@@ -64,8 +64,8 @@ def export_host(population: Population, row: int) -> GrownNetwork:
         raise IndexError(f"row is {row}; allowed: 0 to {len(population) - 1}")
     network = GrownNetwork(_describe(population, row)).to(population.engine.dtype)
     state = {f"host.{k}": v for k, v in population.body.layout.state_dict(population.body.values[row]).items()}
-    for (slot, _, live), cohort in population.seeds.items():
-        if live and row in cohort.rows:
+    for (slot, _), cohort in population.seeds.items():
+        if population.census.live[row, slot] and row in cohort.rows:
             values = cohort.values[int(cohort.rows.searchsorted(row))]
             state |= {f"seeds.{slot}.{k}": v for k, v in cohort.layout.state_dict(values).items()}
     network.load_state_dict(state)

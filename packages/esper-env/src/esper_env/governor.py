@@ -49,7 +49,7 @@ class Snapshot:
         everyone = len(rows) == len(population)
         for mine, theirs in zip(self.body, population.body.tensors(), strict=True):
             mine.copy_(theirs) if everyone else mine.index_copy_(0, index, theirs.index_select(0, index))
-        for (slot, _, _), cohort in population.seeds.items():
+        for (slot, _), cohort in population.seeds.items():
             self._take_seeds(slot, cohort, rows)
         self.census.copy_rows(population.census, rows)
         self.state.copy_rows(state, _mask(index, len(population)))

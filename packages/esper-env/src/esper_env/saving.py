@@ -1,5 +1,6 @@
 """Saving and resuming a simulation: an interrupted episode continues bit for bit."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 
 from esper_env.instances import draw, episode_seeds
 from esper_env.population.cohort import Cohort
-from esper_env.population.population import Census
+from esper_env.population.population import Census, SeedKey
 from esper_env.simulation import Simulation
 from esper_env.state import State
 
@@ -19,8 +20,7 @@ def save(simulation: Simulation) -> dict[str, Any]:
     """
     population, snapshot = simulation.population, simulation.snapshot
     return {
-        "task": simulation.config.task,
-        "rows": simulation.n,
+        "settings": _settings(simulation),
         "base_seed": simulation.base_seed.clone(),
         "episode": simulation.episode.clone(),
         "state": _tensors(simulation.state),
@@ -37,10 +37,10 @@ def save(simulation: Simulation) -> dict[str, Any]:
 
 
 def load(simulation: Simulation, saved: dict[str, Any]) -> None:
-    """Continue from what `save` gave, in a simulation of the same configuration and size."""
-    for field, mine in (("task", simulation.config.task), ("rows", simulation.n)):
-        if saved[field] != mine:
-            raise ValueError(f"the saved environment has {field}={saved[field]!r}; this one has {mine!r}")
+    """Continue from what `save` gave, in a simulation of the same configuration and size, on any device."""
+    for field, mine in _settings(simulation).items():
+        if saved["settings"][field] != mine:
+            raise ValueError(f"the saved environment has {field}={saved['settings'][field]!r}; this one has {mine!r}")
     device = simulation.config.device
     simulation.base_seed = saved["base_seed"].to(device).clone()
     simulation.episode = saved["episode"].to(device).clone()
@@ -56,6 +56,13 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
     simulation.population.alpha.copy_(simulation.state.alpha)
 
 
+def _settings(simulation: Simulation) -> dict[str, Any]:
+    """What must agree for an episode to go on, in the form that JSON keeps."""
+    settings = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(simulation.config).items()}
+    del settings["device"]
+    return {"num_envs": simulation.n, **settings}
+
+
 def _load_instance(simulation: Simulation) -> None:
     seeds = episode_seeds(simulation.base_seed, simulation.episode, simulation.config)
     instance = draw(seeds, simulation.task, simulation.data, simulation.config)
@@ -69,17 +76,15 @@ def _load_population(simulation: Simulation, saved: dict[str, Any]) -> None:
         tensor.copy_(saved["body"][str(number)])
     _copy_census(population.census, saved["census"])
     for name, tensors in saved["seeds"].items():
-        slot, kind, live = (int(part) for part in name.split("."))
-        census = population.census
-        rows = np.flatnonzero((census.blueprint[:, slot] == kind) & (census.live[:, slot] == bool(live)))
+        slot, kind = (int(part) for part in name.split("."))
+        rows = np.flatnonzero(population.census.blueprint[:, slot] == kind)
         values, *state = (tensors[str(k)].to(population.lr.device).clone() for k in range(len(tensors)))
         layout = population.engine.seed_layouts[slot][kind]
-        population.seeds[slot, kind, bool(live)] = Cohort(layout, rows, values, tuple(state))
+        population.seeds[slot, kind] = Cohort(layout, rows, values, tuple(state))
 
 
-def _name(key: tuple[int, int, bool]) -> str:
-    slot, kind, live = key
-    return f"{slot}.{kind}.{int(live)}"
+def _name(key: SeedKey) -> str:
+    return ".".join(map(str, key))
 
 
 def _numbered(tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:

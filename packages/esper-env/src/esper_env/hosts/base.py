@@ -81,5 +81,5 @@ def require_positive(owner: str, **fields: int | tuple[int, ...]) -> None:
     """Raise unless each field is a positive integer, or a non-empty tuple of them."""
     for field, value in fields.items():
         numbers = value if isinstance(value, tuple) else (value,)
-        if not numbers or any(number < 1 for number in numbers):
+        if not numbers or any(not isinstance(number, int) or number < 1 for number in numbers):
             raise ValueError(f"{owner}.{field} is {value}; allowed: integers from 1 on")

@@ -55,9 +55,20 @@ class CNNHost(Host):
     def __post_init__(self) -> None:
         require_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
         require_positive("CNNHost", norm_groups=self.norm_groups)
+        self._check_pooling()
         uneven = [c for c in self.channels if c % self.norm_groups]
         if uneven:
             raise ValueError(f"CNNHost.channels has {uneven}; allowed: multiples of norm_groups={self.norm_groups}")
+
+    def _check_pooling(self) -> None:
+        blocks = range(len(self.channels))
+        if not set(self.pooled) <= set(blocks):
+            raise ValueError(f"CNNHost.pooled is {self.pooled}; allowed: numbers of blocks, 0 to {blocks[-1]}")
+        smallest = POOL ** len(set(self.pooled))
+        if len(self.image) != 3 or min(self.image[1:]) < smallest:
+            raise ValueError(
+                f"CNNHost.image is {self.image}; allowed: (channels, height, width), both from {smallest} on"
+            )
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.population.layout import Layout, Params
+from esper_env.population.layout import Layout
 from esper_env.population.optimizers import State
 
 Rows = NDArray[np.int64]
@@ -56,10 +56,6 @@ class Cohort:
         low, high = np.searchsorted(self.rows, (start, stop))
         values, *state = (t[low:high] for t in self.tensors())
         return Cohort(self.layout, self.rows[low:high] - start, values, tuple(state))
-
-    def leaves(self) -> Params:
-        """The parameters as differentiable views that share storage with `values`."""
-        return {name: view.detach().requires_grad_() for name, view in self.layout.unpack(self.values).items()}
 
     def _positions(self, rows: Rows) -> Tensor:
         positions = np.searchsorted(self.rows, np.sort(rows))

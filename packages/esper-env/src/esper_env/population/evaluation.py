@@ -1,6 +1,6 @@
 """Evaluation: loss and metric of every row, and of its variants with seeds switched on or off.
 
-Each variant is one branch of the base pass; equal variants are computed once.
+Equal variants are computed once.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esper_env.population.layers import accuracy, cross_entropy
 from esper_env.population.passes import Passes
-from esper_env.population.plan import Ints, base_plan, bit_sets, branch_plan, live_sets
+from esper_env.population.plan import Ints, bit_sets, variant_plan
 from esper_env.population.population import EMPTY, Population
 
 
@@ -66,7 +66,7 @@ def _indices(variants: _Variants) -> tuple[Ints, Ints, Ints, Ints]:
 
 def _variants(tile: Population) -> _Variants:
     n, slots = tile.census.blueprint.shape
-    live, bits = live_sets(tile), 1 << np.arange(slots)
+    live, bits = bit_sets(tile.census.live), 1 << np.arange(slots)
     incubating = (tile.census.blueprint != EMPTY) & ~tile.census.live
     without = live[:, None] & ~bits
     within = np.where(incubating, live[:, None] | bits, live[:, None])
@@ -95,16 +95,12 @@ def _places(keys: Ints, base: Ints, fresh: Ints) -> Ints:
 
 def _scores(tile: Population, variants: _Variants, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of the rows as they are, and accuracy of those and of all variants."""
-    passes, n = Passes(tile, training=False), len(tile)
-    plan, order = branch_plan(tile, variants.rows, variants.sets)
-    logits, trace = passes.base(base_plan(tile), inputs.expand(n, *inputs.shape))
-    expected = labels.expand(n, *labels.shape)
-    loss, score = cross_entropy(logits, expected), accuracy(logits, expected)
-    if plan is None:
-        return loss, score
-    branch = accuracy(passes.branches(plan, trace), labels.expand(plan.count, *labels.shape))
-    back = torch.from_numpy(_inverse(order)).to(score.device)
-    return loss, torch.cat([score, branch.index_select(0, back)])
+    plan, order = variant_plan(tile, variants.rows, variants.sets)
+    logits, _ = Passes(tile, plan, training=False).run(inputs.expand(len(tile), *inputs.shape))
+    score = accuracy(logits, labels.expand(plan.count, *labels.shape))
+    loss = cross_entropy(logits[: len(tile)], labels.expand(len(tile), *labels.shape))
+    back = torch.from_numpy(np.concatenate([np.arange(len(tile)), len(tile) + _inverse(order)])).to(score.device)
+    return loss, score.index_select(0, back)
 
 
 def _inverse(order: Ints) -> NDArray[np.int64]:

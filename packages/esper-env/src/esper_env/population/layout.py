@@ -4,6 +4,7 @@ Birth, removal, snapshots and optimiser steps are then row operations on one ten
 A plain `nn.Module` (the template) gives names, shapes and initial values; fused layers read the unpacked views.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -77,21 +78,29 @@ class Layout:
     def __init__(self, template: nn.Module) -> None:
         self.entries = tuple(_entries(template))
         self.size = sum(entry.size for entry in self.entries)
+        self._parts: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for number, entry in enumerate(self.entries):
+            pieces = entry.name.split(".")
+            for cut in range(1, len(pieces)):
+                self._parts[".".join(pieces[:cut])].append((".".join(pieces[cut:]), number))
 
-    def part(self, prefix: str) -> "Part":
-        """The parameters of one submodule, under their local names."""
-        return Part(prefix, tuple(e for e in self.entries if e.name.startswith(f"{prefix}.")))
+    def unpack(self, values: Tensor) -> list[Tensor]:
+        """Rows [n, size] as one view [n, *shape] per parameter, in the order of `entries`."""
+        pieces = torch.split(values, [entry.size for entry in self.entries], dim=1)
+        return [piece.view(-1, *entry.shape) for piece, entry in zip(pieces, self.entries, strict=True)]
 
-    def unpack(self, values: Tensor) -> Params:
-        """Rows [n, size] as named views [n, *shape]."""
-        return {e.name: _view(values, e) for e in self.entries}
+    def leaves(self, values: Tensor) -> list[Tensor]:
+        """The same as differentiable leaves that share storage with `values`."""
+        return [view.detach().requires_grad_() for view in self.unpack(values)]
 
-    def pack(self, grads: Sequence[Tensor | None], n: int, like: Tensor) -> Tensor:
-        """Gradients of the unpacked views as rows [n, size]; an unused parameter has gradient zero."""
-        parts = [
-            like.new_zeros(n, e.size) if g is None else g.flatten(1) for g, e in zip(grads, self.entries, strict=True)
-        ]
-        return torch.cat(parts, dim=1)
+    def pack(self, grads: Sequence[Tensor | None], like: Tensor) -> Tensor:
+        """Gradients of the leaves as rows like `like`, [n, size]; an unused parameter has gradient zero."""
+        pairs = zip(grads, self.entries, strict=True)
+        return torch.cat([like.new_zeros(len(like), e.size) if g is None else g.flatten(1) for g, e in pairs], dim=1)
+
+    def part(self, prefix: str) -> list[tuple[str, int]]:
+        """Local name and number of each parameter of one submodule."""
+        return self._parts[prefix]
 
     def initial(self, seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: int, dtype: torch.dtype) -> Tensor:
         """Initial rows, [len(seeds), size]: a pure function of the arguments."""
@@ -108,22 +117,5 @@ class Layout:
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """One row as the state dict of the template."""
-        views = self.unpack(row.unsqueeze(0))
-        return {e.name: (views[e.name][0].T if e.transposed else views[e.name][0]).contiguous() for e in self.entries}
-
-
-@dataclass(frozen=True)
-class Part:
-    """The parameters of one submodule of a layout."""
-
-    prefix: str
-    entries: tuple[Entry, ...]
-
-    def of(self, params: Params, rows: int | None = None) -> Params:
-        """The submodule's parameters under local names, of the first `rows` models or of all."""
-        cut = len(self.prefix) + 1
-        return {e.name[cut:]: params[e.name] if rows is None else params[e.name][:rows] for e in self.entries}
-
-
-def _view(values: Tensor, entry: Entry) -> Tensor:
-    return values[:, entry.start : entry.start + entry.size].view(len(values), *entry.shape)
+        views = {e.name: row[e.start : e.start + e.size].view(e.shape) for e in self.entries}
+        return {e.name: (views[e.name].T if e.transposed else views[e.name]).contiguous() for e in self.entries}

@@ -1,23 +1,13 @@
-"""One forward pass of a plan: blocks of all rows fused, and at each slot one fused call per blueprint present."""
-
-from dataclasses import dataclass, field
+"""The forward pass of a plan: one fused call per block, and at each slot one per blueprint present."""
 
 import torch
 from torch import Tensor
 
-from esper_env.hosts.base import Host
+from esper_env.population.cohort import Cohort
 from esper_env.population.layers import dense
-from esper_env.population.layout import Params, Part
+from esper_env.population.layout import Params
 from esper_env.population.plan import Graft, Plan, SeedGroup
-from esper_env.population.population import Population, SeedKey
-
-
-@dataclass
-class Trace:
-    """What a base pass leaves for its branches and for gradient norms: each block's input and output."""
-
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
+from esper_env.population.population import Population
 
 
 class Passes:
@@ -25,107 +15,94 @@ class Passes:
 
     Args:
         population: The population, or a window of one.
-        training: Whether parameters shall be differentiable.
+        plan: What to compute.
+        training: Whether the parameters shall be differentiable.
     """
 
-    def __init__(self, population: Population, training: bool) -> None:
-        self.population = population
-        self.host: Host = population.engine.host
-        body = population.body
-        self.blocks = [body.layout.part(f"blocks.{slot}") for slot in range(len(self.host.slots))]
-        self.head = body.layout.part("head")
-        self.body: Params = body.leaves() if training else body.layout.unpack(body.values)
-        self.seeds: dict[SeedKey, Params] = {
-            key: cohort.leaves() if training else cohort.layout.unpack(cohort.values)
-            for key, cohort in population.seeds.items()
-        }
+    def __init__(self, population: Population, plan: Plan, training: bool) -> None:
+        self.plan, self.host = plan, population.engine.host
+        self.population, self.engine = population, population.engine
+        self.body = _parameters(population.body, training)
+        self.seeds = {key: _parameters(cohort, training) for key, cohort in population.seeds.items()}
+        self.lesions = [self._lesion(population, slot) for slot in range(len(self.host.slots))]
+        self.weights = [self._weights(population, slot, graft) for slot, graft in enumerate(plan.grafts)]
 
-    def base(self, plan: Plan, inputs: Tensor) -> tuple[Tensor, Trace]:
-        """Logits of every row on samples [n, batch, ...], and the trace for branches."""
-        trace, x = Trace(), self.host.enter(inputs)
-        for slot, block in enumerate(self.blocks):
-            h = self._block(slot, block.of(self.body), x, self.population.lesions[slot], plan)
-            trace.inputs.append(x)
-            trace.outputs.append(h)
-            x = self.host.bridge(slot, self._graft(plan.grafts[slot], slot, x, h))
-        return self.host.head(self.head.of(self.body), x), trace
+    def _lesion(self, population: Population, slot: int) -> Tensor | None:
+        if not self.plan.lesioned[slot]:
+            return None
+        mask = _extended(population.lesions[slot], self.plan.variants)
+        return self.host.per_unit(mask[: self.plan.under_way[slot]])
 
-    def branches(self, plan: Plan, trace: Trace) -> Tensor:
-        """Logits of a branch plan's rows; nothing but whole groups of seeds receives gradient."""
-        body = self.population.body
-        params = body.layout.unpack(body.values.index_select(0, plan.rows))
-        x: Tensor | None = None
-        for slot, block in enumerate(self.blocks):
-            started, ready = plan.starts[slot], plan.starts[slot + 1]
-            if not ready:
-                continue
-            x, h = self._joined(slot, block, params, x, plan, trace, started, ready)
-            x = self.host.bridge(slot, self._graft(plan.grafts[slot], slot, x, h))
-        assert x is not None
-        return self.host.head(self.head.of(params), x)
-
-    def _joined(
-        self,
-        slot: int,
-        block: Part,
-        params: Params,
-        x: Tensor | None,
-        plan: Plan,
-        trace: Trace,
-        started: int,
-        ready: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Input and output of a block for the rows under way and for those that start here from the trace."""
-        parts = []
-        if x is not None:
-            lesion = self.population.lesions[slot].index_select(0, plan.rows[:started])
-            parts.append((x, self._block(slot, block.of(params, started), x, lesion, plan)))
-        if ready > started:
-            rows, axis = plan.rows[started:ready], self.host.row_axis
-            recorded = (trace.inputs[slot].detach(), trace.outputs[slot].detach())
-            parts.append((recorded[0].index_select(axis, rows), recorded[1].index_select(axis, rows)))
-        if len(parts) == 1:
-            return parts[0]
-        inputs, outputs = zip(*parts, strict=True)
-        return torch.cat(inputs, self.host.row_axis), torch.cat(outputs, self.host.row_axis)
-
-    def _block(self, slot: int, params: Params, x: Tensor, lesion: Tensor, plan: Plan) -> Tensor:
-        h = self.host.block(slot, params, x)
-        return h * self.host.per_unit(lesion) if plan.lesioned[slot] else h
-
-    def _graft(self, graft: Graft | None, slot: int, x: Tensor, h: Tensor) -> Tensor:
+    def _weights(self, population: Population, slot: int, graft: Graft | None) -> Tensor | None:
         if graft is None:
-            return h
+            return None
+        alpha = population.alpha[:, slot].index_select(0, graft.hosts)
+        return self.host.per_row(alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0))
+
+    def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
+        layout, plan, axis = self.engine.body_layout, self.plan, self.host.row_axis
+        x, outputs = self.host.enter(inputs), []
+        for slot, (starting, graft) in enumerate(zip(plan.starting, plan.grafts, strict=True)):
+            h = self._block(slot, x)
+            outputs.append(h)
+            if starting is not None:
+                x = torch.cat([x, x.detach().index_select(axis, starting)], axis)
+                h = torch.cat([h, h.detach().index_select(axis, starting)], axis)
+            y = h if graft is None else self._graft(graft, slot, x, h)
+            x = self.host.bridge(slot, y)
+        head = {name: _extended(self.body[number], plan.variants) for name, number in layout.part("head")}
+        return self.host.head(head, x), outputs
+
+    def _block(self, slot: int, x: Tensor) -> Tensor:
+        variants, early = self.plan.variants, self.plan.under_way[slot] - len(self.population)
+        again = variants[:early] if variants is not None and early else None
+        part = self.engine.body_layout.part(f"blocks.{slot}")
+        h = self.host.block(slot, {name: _extended(self.body[number], again) for name, number in part}, x)
+        lesion = self.lesions[slot]
+        return h if lesion is None else h * lesion
+
+    def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor) -> Tensor:
         axis = self.host.row_axis
         inputs = x.index_select(axis, graft.rows)
-        pieces = torch.split(inputs, [group.count for group in graft.groups], axis)
-        params = [self._params(group) for group in graft.groups]
-        deltas = [
-            group.blueprint.apply(group.layout.part("body").of(p), piece)
-            for group, p, piece in zip(graft.groups, params, pieces, strict=True)
-        ]
+        shares = torch.split(inputs, [group.count for group in graft.groups], axis)
+        deltas, gates = [], []
+        for group, share in zip(graft.groups, shares, strict=True):
+            layout = self.engine.seed_layouts[slot][group.key[1]]
+            params = self._seed_parameters(group)
+            body = {name: params[number] for name, number in layout.part("body")}
+            deltas.append(self.engine.blueprints[group.key[1]].apply(body, share))
+            gates.append({name: params[number] for name, number in layout.part("gate")})
         delta = deltas[0] if len(deltas) == 1 else torch.cat(deltas, axis)
-        effect = self._blended(graft, params, inputs, delta, h)
-        return h.index_add(axis, graft.rows, effect * self.host.per_row(self._alpha(graft, slot)))
+        weights = self.weights[slot]
+        assert weights is not None
+        return h.index_add(axis, graft.rows, self._blended(graft, gates, inputs, delta, h) * weights)
 
-    def _blended(self, graft: Graft, params: list[Params], inputs: Tensor, delta: Tensor, h: Tensor) -> Tensor:
+    def _seed_parameters(self, group: SeedGroup) -> list[Tensor]:
+        if group.again is None:
+            return self.seeds[group.key]
+        cohort = self.population.seeds[group.key]
+        return cohort.layout.unpack(cohort.values.index_select(0, group.again))
+
+    def _blended(self, graft: Graft, gates: list[Params], inputs: Tensor, delta: Tensor, h: Tensor) -> Tensor:
         effect = delta
         if graft.gate is not None:
-            weight, bias = (torch.cat([p[f"gate.{name}"] for p in params]) for name in ("weight", "bias"))
+            weight, bias = (torch.cat([gate[name] for gate in gates]) for name in ("weight", "bias"))
             opening = dense(self.host.summary(inputs), weight, bias).sigmoid()
-            gated = graft.gate.view(-1, 1, 1)
-            effect = effect * self.host.per_sample(1.0 - gated + gated * opening)
+            # One where the blend has no gate.
+            effect = effect * self.host.per_sample(
+                torch.lerp(torch.ones_like(opening), opening, graft.gate.view(-1, 1, 1))
+            )
         if graft.multiply is not None:
             scaled = h.index_select(self.host.row_axis, graft.rows) * delta.tanh()
             effect = torch.lerp(effect, scaled, self.host.per_row(graft.multiply))
         return effect
 
-    def _alpha(self, graft: Graft, slot: int) -> Tensor:
-        alpha = self.population.alpha[:, slot].index_select(0, graft.base_rows)
-        return alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0)
 
-    def _params(self, group: SeedGroup) -> Params:
-        if group.index is None:
-            return self.seeds[group.key]
-        values = self.population.seeds[group.key].values
-        return group.layout.unpack(values.index_select(0, group.index))
+def _parameters(cohort: Cohort, training: bool) -> list[Tensor]:
+    return cohort.layout.leaves(cohort.values) if training else cohort.layout.unpack(cohort.values)
+
+
+def _extended(values: Tensor, again: Tensor | None) -> Tensor:
+    """All rows, followed by copies of some without gradient."""
+    return values if again is None else torch.cat([values, values.detach().index_select(0, again)])

@@ -18,8 +18,8 @@ from esper_env.population.optimizers import Optimizer
 from esper_env.randomness import Purpose
 
 EMPTY = -1
-# A tile's activations and their gradients should stay in a core's second-level cache.
-TILE_BYTES = 4 << 20
+# Activations of a tile of rows: small enough to stay near the core, large enough to share the cost of each call.
+TILE_BYTES = 16 << 20
 
 
 class Blend(IntEnum):
@@ -95,16 +95,12 @@ class Census:
         self.blend[rows, slots] = Blend.ADD
 
 
-SeedKey = tuple[int, int, bool]  # slot, blueprint, live
+SeedKey = tuple[int, int]  # slot, blueprint
 
 
 @dataclass
 class Population:
-    """N hosts and their seeds.
-
-    Seeds of one blueprint in one slot form two cohorts, those that incubate and those that live, so that neither
-    pass has to pick its rows out of a shared matrix.
-    """
+    """N hosts and their seeds; the seeds of one blueprint in one slot form a cohort, whether they live or incubate."""
 
     engine: Engine
     body: Cohort
@@ -168,13 +164,10 @@ class Population:
             pick, layout = self._index(chosen), self.engine.seed_layouts[slot][kind]
             values = layout.initial(seeds[pick], Purpose.SEED_WEIGHTS, steps[pick], slot, self.engine.dtype)
             newborn = Cohort(layout, rows[chosen], values, self.engine.optimizer.initial(values))
-            self._join((slot, kind, False), newborn)
+            self._join((slot, kind), newborn)
 
     def advance(self, rows: Rows, slots: Rows) -> None:
-        """Let incubating seeds act on their hosts; their optimiser state follows them."""
-        for slot, kind in _pairs(slots, self.census.blueprint[rows, slots]):
-            chosen = rows[(slots == slot) & (self.census.blueprint[rows, slots] == kind)]
-            self._join((slot, kind, True), self._leave((slot, kind, False), chosen))
+        """Let incubating seeds act on their hosts."""
         self.census.live[rows, slots] = True
 
     def commit(self, rows: Rows, slots: Rows) -> None:
@@ -183,9 +176,9 @@ class Population:
 
     def remove(self, rows: Rows, slots: Rows) -> None:
         """Take seeds out; nothing of them stays."""
-        kinds, live = self.census.blueprint[rows, slots], self.census.live[rows, slots]
-        for slot, kind, alive in set(zip(slots.tolist(), kinds.tolist(), live.tolist(), strict=True)):
-            self._leave((slot, kind, alive), rows[(slots == slot) & (kinds == kind) & (live == alive)])
+        kinds = self.census.blueprint[rows, slots]
+        for slot, kind in _pairs(slots, kinds):
+            self._leave((slot, kind), rows[(slots == slot) & (kinds == kind)])
         self.census.clear(rows, slots)
         self.alpha[self._index(rows), self._index(slots)] = 0.0
 
@@ -199,22 +192,20 @@ class Population:
         self.uproot(rows)
         self.census.copy_rows(census, rows)
         place, slots = np.nonzero(census.blueprint[rows] != EMPTY)
-        kinds, live = census.blueprint[rows[place], slots], census.live[rows[place], slots]
-        for slot, kind, alive in sorted(set(zip(slots.tolist(), kinds.tolist(), live.tolist(), strict=True))):
-            members = np.sort(rows[place[(slots == slot) & (kinds == kind) & (live == alive)]])
+        kinds = census.blueprint[rows[place], slots]
+        for slot, kind in _pairs(slots, kinds):
+            members = np.sort(rows[place[(slots == slot) & (kinds == kind)]])
             layout, index = self.engine.seed_layouts[slot][kind], self._index(members)
             values, *state = (t[index, slot, : layout.size] for t in stored)
-            self._join((slot, kind, alive), Cohort(layout, members, values, tuple(state)))
+            self._join((slot, kind), Cohort(layout, members, values, tuple(state)))
 
     def _join(self, key: SeedKey, cohort: Cohort) -> None:
         self.seeds[key] = self.seeds[key].joined(cohort) if key in self.seeds else cohort
 
-    def _leave(self, key: SeedKey, rows: Rows) -> Cohort:
-        leaving = self.seeds[key].take(rows)
+    def _leave(self, key: SeedKey, rows: Rows) -> None:
         self.seeds[key] = self.seeds[key].without(rows)
         if not len(self.seeds[key]):
             del self.seeds[key]
-        return leaving
 
     def seed_sizes(self) -> NDArray[np.int64]:
         """Parameters of each seed, [n, slots]; the gate counts only where the blend uses it."""

@@ -1,4 +1,4 @@
-"""Training: one epoch of minibatches for every row, tile by tile, with shadow passes for incubating seeds."""
+"""Training: one epoch of minibatches for every row, tile by tile, incubating seeds included."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,10 @@ from torch import Tensor
 
 from esper_env.population.cohort import Cohort
 from esper_env.population.layers import cross_entropy
-from esper_env.population.layout import Params
 from esper_env.population.optimizers import clip_rows
 from esper_env.population.passes import Passes
-from esper_env.population.plan import base_plan, incubation_plan
-from esper_env.population.population import Population, SeedKey
+from esper_env.population.plan import training_plan
+from esper_env.population.population import Population
 
 
 @dataclass(frozen=True)
@@ -63,47 +62,51 @@ class _TileStep:
     """The repeated minibatch step of one tile, and its running sums."""
 
     def __init__(self, tile: Population) -> None:
-        self.tile = tile
-        self.passes = Passes(tile, training=True)
-        self.plan, self.shadow = base_plan(tile), incubation_plan(tile)
-        self.cohorts: list[tuple[SeedKey | None, Cohort, Params]] = [(None, tile.body, self.passes.body)]
-        self.cohorts += [(key, cohort, self.passes.seeds[key]) for key, cohort in tile.seeds.items()]
-        self.rows = [torch.from_numpy(cohort.rows).to(tile.lr.device) for _, cohort, _ in self.cohorts]
+        self.tile, self.plan = tile, training_plan(tile)
+        self.passes = Passes(tile, self.plan, training=True)
+        self.cohorts = [_Trained(None, tile.body, self.passes.body, tile)]
+        self.cohorts += [
+            _Trained(slot, tile.seeds[slot, kind], leaves, tile) for (slot, kind), leaves in self.passes.seeds.items()
+        ]
         self.loss = torch.zeros_like(tile.lr)
         self.block_norm, self.seed_norm = torch.zeros_like(tile.alpha), torch.zeros_like(tile.alpha)
 
     def run(self, inputs: Tensor, labels: Tensor) -> None:
         """One minibatch: forward, backward, update."""
-        logits, trace = self.passes.base(self.plan, inputs)
-        losses = cross_entropy(logits, labels)
-        total = losses.sum()
-        if self.shadow is not None:
-            shadow_labels = labels.index_select(0, self.shadow.rows)
-            total = total + cross_entropy(self.passes.branches(self.shadow, trace), shadow_labels).sum()
-        wanted = [leaf for _, _, params in self.cohorts for leaf in params.values()]
-        grads: Sequence[Tensor | None] = torch.autograd.grad(total, wanted + trace.outputs, allow_unused=True)
-        self.loss += losses.detach()
-        self._note_block_gradients(grads[len(wanted) :])
+        logits, outputs = self.passes.run(inputs)
+        variants = self.plan.variants
+        expected = labels if variants is None else torch.cat([labels, labels.index_select(0, variants)])
+        losses = cross_entropy(logits, expected)
+        leaves = [leaf for trained in self.cohorts for leaf in trained.leaves]
+        grads = torch.autograd.grad(losses.sum(), leaves + outputs, allow_unused=True)
+        self.loss += losses.detach()[: len(self.loss)]
+        self._note_block_gradients(grads[len(leaves) :])
         with torch.no_grad():
-            self._update(grads)
+            for trained in self.cohorts:
+                own, grads = grads[: len(trained.leaves)], grads[len(trained.leaves) :]
+                self._update(trained, trained.cohort.layout.pack(own, trained.cohort.values))
 
-    def _note_block_gradients(self, grads: Sequence[Tensor | None]) -> None:
+    def _note_block_gradients(self, grads: Sequence[Tensor]) -> None:
         axis = self.passes.host.row_axis
-        for slot, grad in enumerate(grads):
-            assert grad is not None
-            others = [a for a in range(grad.dim()) if a != axis]
-            self.block_norm[:, slot] += torch.linalg.vector_norm(grad, dim=others)
+        others = [a for a in range(grads[0].dim()) if a != axis]
+        norms = [torch.linalg.vector_norm(grad, dim=others)[: len(self.loss)] for grad in grads]
+        self.block_norm += torch.stack(norms, dim=1)
 
-    def _update(self, grads: Sequence[Tensor | None]) -> None:
-        engine, taken = self.tile.engine, 0
-        for (key, cohort, params), rows in zip(self.cohorts, self.rows, strict=True):
-            grad = cohort.layout.pack(grads[taken : taken + len(params)], len(cohort), cohort.values)
-            taken += len(params)
-            lr = self.tile.lr if key is None else self.tile.lr.index_select(0, rows)
-            if key is not None or engine.max_grad_norm is not None:
-                norm = torch.linalg.vector_norm(grad, dim=1)
-                if key is not None:
-                    self.seed_norm[:, key[0]].index_add_(0, rows, norm)
-                if engine.max_grad_norm is not None:
-                    grad = clip_rows(grad, norm, engine.max_grad_norm)
-            engine.optimizer.step(cohort.values, grad, cohort.state, lr.unsqueeze(1))
+    def _update(self, trained: "_Trained", grad: Tensor) -> None:
+        engine = self.tile.engine
+        if trained.slot is not None or engine.max_grad_norm is not None:
+            norm = torch.linalg.vector_norm(grad, dim=1)
+            if trained.slot is not None:
+                self.seed_norm[:, trained.slot].index_add_(0, trained.rows, norm)
+            if engine.max_grad_norm is not None:
+                grad = clip_rows(grad, norm, engine.max_grad_norm)
+        engine.optimizer.step(trained.cohort.values, grad, trained.cohort.state, trained.lr)
+
+
+class _Trained:
+    """A cohort under training, with what its update needs in every minibatch."""
+
+    def __init__(self, slot: int | None, cohort: Cohort, leaves: list[Tensor], tile: Population) -> None:
+        self.slot, self.cohort, self.leaves = slot, cohort, leaves
+        self.rows = torch.from_numpy(cohort.rows).to(tile.lr.device)
+        self.lr = tile.lr.index_select(0, self.rows).unsqueeze(1)
