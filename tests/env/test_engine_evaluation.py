@@ -30,7 +30,7 @@ def grown(task: str, rows: int = ROWS, empty: float = 0.3) -> Population:
     population = build(task, rows, live_units=some_lesions(task, rows))
     grow(population, assortment(population, empty=empty))
     train_epoch(population, minibatches(task, population, count=30))
-    unsilence(population, size=0.1)
+    unsilence(population, size=0.3)
     return population
 
 
