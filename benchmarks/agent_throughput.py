@@ -26,7 +26,7 @@ from sb3_contrib import RecurrentPPO
 from sb3_contrib.ppo_recurrent import MlpLstmPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-# RecurrentPPO's default n_steps and n_epochs; batch size 256 and width 64 as in its known good settings for small tasks.
+# n_steps and n_epochs are RecurrentPPO's defaults; batch size 256 and width 64 are known to suit it on small tasks.
 N_ENVS, N_STEPS, N_EPOCHS, MINIBATCHES, WIDTH = 16, 128, 10, 8, 64
 ROLLOUT = N_ENVS * N_STEPS
 
