@@ -105,7 +105,7 @@ def test_acting_step_by_step_equals_evaluating_the_sequence(spec: ActionSpec, la
         chosen = act(policy, "float32", observations[:, time], state, starts[:, time], masks[..., time], generator)
         state = chosen.state
         actions.append(chosen.actions)
-        log_probs.append(chosen.log_probs)
+        log_probs.append(chosen.distribution.log_prob(chosen.actions))
         assert not chosen.actions.is_inference()
     legality = Legality.of(spec, masks)
     evaluation = policy(observations, first, starts, steps, legality.penalty)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
+from esper_agent.checkpoint import save_checkpoint
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
@@ -112,6 +113,21 @@ def test_the_state_of_another_network_changes_nothing(tmp_path: Path) -> None:
         torch.equal(value, after[name]) if isinstance(value, torch.Tensor) else value == after[name]
         for name, value in before.items()
     )
+
+
+def test_the_optimiser_of_another_network_changes_nothing(tmp_path: Path) -> None:
+    model = make_model()
+    model.learn(64)
+    state = model.state_dict()
+    moments = state["optimizer"]
+    last = str(len(moments) - 1)
+    for damaged in ({**moments, "0": moments[last]}, {"0": moments["0"]}):
+        fresh = make_model()
+        before = {name: value.clone() for name, value in fresh.policy.state_dict().items()}
+        save_checkpoint(tmp_path / "damaged.ckpt", {**state, "optimizer": damaged})
+        with pytest.raises(ValueError, match="the saved"):
+            fresh.restore(tmp_path / "damaged.ckpt")
+        assert all(torch.equal(value, before[name]) for name, value in fresh.policy.state_dict().items())
 
 
 @pytest.mark.ledger("V2", "V5")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO, PPOConfig
+from esper_agent.acting import act
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.learner import Learner
 from esper_agent.loss import LossSettings, Targets, entropies, k3, masked_mean, ppo_loss, surrogate, value_loss
@@ -72,9 +73,24 @@ def test_the_first_ratio_is_one_for_any_chunking_with_masks_and_resets(env: str,
         assert (loss.log_ratios.sum(0).exp() - 1).abs().max() < 1e-6
     whole = loss_of(model.learner, batch, targets)  # other minibatches than the anchor's
     assert (whole.log_ratios.sum(0).exp() - 1).abs().max() < 1e-6
-    stored = model.buffer.to_sequences(model.buffer.log_probs)
-    decided = batch.decisions
-    assert (targets.head_log_probs.sum(0) - stored)[decided].abs().max() < 5e-6
+
+
+@pytest.mark.ledger("U3", "P8")
+@pytest.mark.parametrize("env", ENVS)
+def test_the_anchor_is_the_policy_that_acted(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(ENVS[env]())
+    model.learn(6 * 24 * 2)
+    taken: list[Tensor] = []
+
+    def watched(*args: Any) -> Any:
+        chosen = act(*args)
+        taken.append(chosen.distribution.log_prob(chosen.actions))
+        return chosen
+
+    monkeypatch.setattr("esper_agent.runner.act", watched)
+    batch, targets, _ = anchored(model)
+    acted = model.buffer.to_sequences(torch.stack(taken))
+    assert (targets.head_log_probs.sum(0) - acted)[batch.decisions].abs().max() < 5e-6
 
 
 @pytest.mark.ledger("U3")
@@ -243,9 +259,9 @@ def test_an_update_stops_before_the_step_that_would_go_too_far(peek: bool) -> No
     taken: list[dict[str, Tensor]] = []
     step = model.learner.optimizer.step
 
-    def watch() -> None:
+    def watch(proceed: Tensor) -> None:
         before = copy.deepcopy(model.policy.state_dict())
-        step()
+        step(proceed)
         moved = any(not torch.equal(before[name], value) for name, value in model.policy.state_dict().items())
         taken.append(moved)
 
@@ -256,7 +272,7 @@ def test_an_update_stops_before_the_step_that_would_go_too_far(peek: bool) -> No
     assert taken[: stats.minibatches] == [True] * stats.minibatches
     assert not any(taken[stats.minibatches :])
     assert len(taken) == (stats.minibatches + 1 if peek else 15)
-    steps = {int(state["step"]) for state in model.learner.optimizer.state.values()}
+    steps = {int(state["step"]) for state in model.learner.optimizer.state_dict().values()}
     assert steps == {stats.minibatches} == {model.learner.counters.optimizer_steps}
 
 
@@ -380,10 +396,10 @@ def test_an_exploding_head_leaves_the_others_alone() -> None:
     for poison in (1.0, 1e6):
         model = make_model(max_group_grad_norm=0.5, max_grad_norm=100.0)
         for parameter in model.policy.parameters():
-            parameter.grad = torch.full_like(parameter, 0.01)
+            parameter.grad.fill_(0.01)
         model.policy.decoder.heads["slot"].weight.grad.fill_(poison)
-        clip_gradients(model.learner.groups, 0.5, 100.0)
-        model.learner.optimizer.step()
+        clip_gradients(model.learner.optimizer.groups, 0.5, 100.0)
+        model.learner.optimizer.step(torch.tensor(True))
         updates.append({name: value.detach().clone() for name, value in model.policy.named_parameters()})
     for name in updates[0]:
         assert torch.equal(updates[0][name], updates[1][name]) or "heads.slot" in name
@@ -415,11 +431,35 @@ def test_every_statistic_is_a_plain_number_after_every_update() -> None:
 @pytest.mark.ledger("P6", "P7")
 def test_weight_decay_touches_the_critic_alone_and_adam_is_fused() -> None:
     model = make_model(critic_weight_decay=0.1)
-    actor, critic = model.learner.optimizer.param_groups
-    assert (actor["weight_decay"], critic["weight_decay"]) == (0.0, 0.1)
-    assert {id(p) for p in critic["params"]} == {id(p) for p in model.learner.groups["critic"]}
-    assert len(actor["params"]) + len(critic["params"]) == len(list(model.policy.parameters()))
-    assert model.learner.optimizer.defaults["fused"]
+    optimizer = model.learner.optimizer
+    decay = {group["weight_decay"]: group["params"] for group in optimizer.adam.param_groups[-1:]}
+    assert decay == {0.1: [optimizer.flat["critic"]]}
+    assert [group["weight_decay"] for group in optimizer.adam.param_groups[:-1]] == [0.0] * 4
+    assert list(optimizer.flat)[-1] == "critic"
+    assert sum(flat.numel() for flat in optimizer.flat.values()) == sum(p.numel() for p in model.policy.parameters())
+    assert optimizer.adam.defaults["fused"]
+
+
+def test_the_flat_optimiser_steps_like_plain_adamw() -> None:
+    model, settings = make_model(critic_weight_decay=0.1), {"lr": 0.01, "eps": 1e-5}
+    names = [name for name, _ in model.policy.named_parameters()]
+    copies = [p.detach().clone().requires_grad_() for p in model.policy.parameters()]
+    critic = [name.startswith(("decoder.critic", "decoder.value")) for name in names]
+    plain = torch.optim.AdamW(
+        [{"params": [p], "weight_decay": 0.1 * own} for p, own in zip(copies, critic, strict=True)], **settings
+    )
+    model.learner.optimizer.set_learning_rate(0.01)
+    for step in range(4):
+        model.learner.optimizer.zero_grad()
+        for ours, theirs in zip(model.policy.parameters(), copies, strict=True):
+            gradient = torch.randn_like(ours)
+            ours.grad += gradient
+            theirs.grad = gradient
+        model.learner.optimizer.step(torch.tensor(step != 2))
+        if step != 2:
+            plain.step()
+    for ours, theirs in zip(model.policy.parameters(), copies, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.ledger("X15")

@@ -28,7 +28,6 @@ def make_step(time: int, n_envs: int = 3, size: int = 5, **changes: Tensor | Non
         "decisions": ~no,
         "masks": torch.rand(SPEC.cells, SPEC.width, n_envs, generator=generator) < 0.5,
         "actions": torch.randint(0, 2, (2, n_envs), generator=generator),
-        "log_probs": torch.randn(n_envs, generator=generator),
         "rewards": torch.randn(n_envs, generator=generator),
         "terminated": no,
         "truncated": no,
@@ -129,7 +128,7 @@ def test_everything_of_a_rollout_lives_on_the_learners_device() -> None:
     state = (torch.zeros(1, 2, 4, device="meta"), torch.zeros(1, 2, 4, device="meta"))
     buffer = RolloutBuffer(4, 2, 2, 3, SPEC, state)
     tensors = [value for value in vars(buffer).values() if isinstance(value, Tensor)]
-    assert len(tensors) == 13
+    assert len(tensors) == 12
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     values = torch.zeros(4, 2, device="meta")
     advantages = generalized_advantages(buffer.rewards, values, values, buffer.terminated, buffer.truncated, 0.99, 0.95)

@@ -12,11 +12,11 @@ from esper_agent.recurrent import State
 
 @dataclass(frozen=True)
 class Act:
-    """What the policy does, and the state it is in afterwards."""
+    """What the policy does, the state it is in afterwards, and what it drew from."""
 
     actions: Tensor  # long [heads, N]
-    log_probs: Tensor  # [N], of the joint action
     state: State
+    distribution: FactoredDistribution
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -52,9 +52,8 @@ def act(
         penalty = torch.where(legal, 0.0, MASKED_LOGIT)
         distribution = FactoredDistribution(policy.actions, logits[..., 0], penalty)
         actions = distribution.sample(generator)
-        log_probs = distribution.log_prob(actions)
     # An environment may learn: it must not be handed a tensor that autograd refuses.
-    return Act(actions.clone(), log_probs, after)
+    return Act(actions.clone(), after, distribution)
 
 
 def predict_values(policy: Policy, precision: str, observations: Tensor, state: State, starts: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Legality:
 
     def select(self, rows: Tensor) -> "Legality":
         """Some entries of the first batch dimension."""
-        return Legality(self.penalty[:, :, rows], self.inverse_capacity[:, rows])
+        return Legality(self.penalty.index_select(2, rows), self.inverse_capacity.index_select(1, rows))
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,19 @@ class FactoredDistribution:
 
     def sample(self, generator: torch.Generator | None) -> Tensor:
         """Draw actions [heads, ...], or take the most likely ones when there is no generator."""
-        scores = self.scores
-        if generator is not None:
-            noise = torch.empty_like(scores).exponential_(generator=generator)
-            scores = scores - noise.log_()  # the Gumbel trick: the largest is a draw from the softmax
-        best = scores.argmax(1)
-        if not self.spec.followers:
-            return best
-        rows = split_rows(self.spec, best)
-        lead = best[:1, None].expand(1, *rows.shape[1:]) if self.spec.rows > 1 else torch.zeros_like(rows)
-        return torch.cat([best[:1], rows.gather(0, lead)[0]])
+        values = self.scores.argmax(1) if generator is None else self._draw(generator)
+        if self.spec.rows == 1:
+            return values
+        rows = split_rows(self.spec, values)
+        return torch.cat([values[:1], rows.gather(0, values[:1, None].expand(1, *rows.shape[1:]))[0]])
+
+    def _draw(self, generator: torch.Generator) -> Tensor:
+        """A value for every cell, by inversion: where the cumulative probability passes a uniform number."""
+        cumulative = self.p.cumsum(1)
+        total = cumulative[:, -1:]
+        uniform = torch.rand(total.shape, generator=generator, device=total.device)
+        # Below the total by more than rounding can undo, so that the last legal value is never passed.
+        return (cumulative <= uniform * total * (1 - 1e-6)).sum(1)
 
     def head_log_prob(self, actions: Tensor) -> Tensor:
         """Log-probability of each head's value given the leading one, [heads, ...] -> [heads, ...]."""

@@ -13,6 +13,7 @@ from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary
 from esper_agent.diagnostics.ratios import ratio_extremes
 from esper_agent.loss import LossSettings, Targets, ppo_loss
+from esper_agent.optimization import GroupedAdamW
 from esper_agent.policy import Evaluation, Policy
 from esper_agent.rollout import RolloutBuffer, SequenceBatch, Sequences, generalized_advantages, next_values
 from esper_agent.schedules import EntropySchedule
@@ -59,11 +60,10 @@ class Learner:
     def __init__(self, policy: Policy, config: PPOConfig, gamma: float, shuffle: torch.Generator) -> None:
         self.policy, self.config, self.gamma, self.shuffle = policy, config, gamma, shuffle
         self.device = policy.padding.device
-        self.groups = policy.parameter_groups()
         self.entropy = EntropySchedule(policy.actions.heads, config.ent_coef)
         self.learning_rate = FloatSchedule(config.learning_rate)
         self.clip_range = FloatSchedule(config.clip_range)
-        self.optimizer = make_optimizer(self.groups, config)
+        self.optimizer = GroupedAdamW(policy.parameter_groups(), config)
         self.counters = Counters()
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
@@ -92,12 +92,11 @@ class Learner:
         anchor = self.anchor(batch, partition)
         targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
         settings, learning_rate = self.settings(progress_remaining), self.learning_rate(progress_remaining)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.optimizer.set_learning_rate(learning_rate)
         minibatches = self._epochs(batch, targets, settings, partition)
         context = UpdateContext(
             heads=self.policy.actions.heads,
-            groups=tuple(self.groups),
+            groups=tuple(self.optimizer.groups),
             minibatches_per_epoch=len(partition),
             learning_rate=learning_rate,
             env_steps=self.counters.env_steps,
@@ -224,11 +223,10 @@ class Learner:
         loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
         self.optimizer.zero_grad()
         loss.total.backward()
-        clip = clip_gradients(self.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
+        clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
         finite = clip.pre.isfinite() & loss.total.detach().isfinite()
         proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
-        self.optimizer.found_inf = (~proceed).float()  # type: ignore[attr-defined]
-        self.optimizer.step()
+        self.optimizer.step(proceed)
         ratios = ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten())
         return MinibatchStats(
             active=active,
@@ -249,22 +247,6 @@ class Learner:
             grad_norms=torch.stack(list(clip.per_group.values())),
             nonfinite=(~finite).long(),
         )
-
-
-def make_optimizer(groups: dict[str, list[torch.nn.Parameter]], config: PPOConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on the critic alone.
-
-    The fused kernel is the one that can skip a step by a flag on the device, without a word from the host.
-    """
-    actor = [p for name, group in groups.items() if name != "critic" for p in group]
-    return torch.optim.AdamW(
-        [
-            {"params": actor, "weight_decay": 0.0},
-            {"params": groups["critic"], "weight_decay": config.critic_weight_decay},
-        ],
-        eps=config.adam_epsilon,
-        fused=True,
-    )
 
 
 def normalize_advantages(advantages: Tensor, decided: Tensor, floor: Tensor) -> Tensor:

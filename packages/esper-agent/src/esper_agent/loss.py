@@ -26,12 +26,12 @@ class Targets:
     def select(self, rows: Tensor) -> "Targets":
         """Some of the sequences."""
         return Targets(
-            self.head_log_probs[:, rows],
-            self.p[:, :, rows],
-            self.entropy[rows],
-            self.values[rows],
-            self.returns[rows],
-            self.advantages[rows],
+            self.head_log_probs.index_select(1, rows),
+            self.p.index_select(2, rows),
+            self.entropy.index_select(0, rows),
+            self.values.index_select(0, rows),
+            self.returns.index_select(0, rows),
+            self.advantages.index_select(0, rows),
         )
 
 

@@ -5,7 +5,6 @@ model.learn(200_000, progress_bar=True)
 model.save("model.ckpt")
 """
 
-import copy
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -249,7 +248,6 @@ class FactoredRecurrentPPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run needs to go on exactly as if it had not stopped."""
-        optimizer = self.learner.optimizer.state_dict()["state"]
         env = self.env.env.unwrapped
         return {
             "config": describe(asdict(self.config)),
@@ -261,7 +259,7 @@ class FactoredRecurrentPPO:
             "counters": asdict(self.learner.counters),
             "total_timesteps": self._total_timesteps,
             "policy": dict(self.policy.state_dict()),
-            "optimizer": {str(index): dict(part) for index, part in optimizer.items()},
+            "optimizer": self.learner.optimizer.state_dict(),
             "generators": {
                 "actions": self.action_generator.get_state(),
                 "shuffle": self.learner.shuffle.get_state(),
@@ -280,10 +278,9 @@ class FactoredRecurrentPPO:
             ValueError: when the state belongs to another network; nothing has changed then.
         """
         check_shapes(state["policy"], dict(self.policy.state_dict()))
+        self.learner.optimizer.check_state_dict(state["optimizer"])
         self.policy.load_state_dict(state["policy"])
-        optimizer = self.learner.optimizer.state_dict()
-        optimizer["state"] = {int(index): copy.deepcopy(part) for index, part in state["optimizer"].items()}
-        self.learner.optimizer.load_state_dict(optimizer)
+        self.learner.optimizer.load_state_dict(state["optimizer"])
         self.learner.counters = Counters(**state["counters"])
         self.learner.shuffle.set_state(state["generators"]["shuffle"].clone())
         self.action_generator.set_state(state["generators"]["actions"].clone())

@@ -23,7 +23,6 @@ class Step:
     decisions: Tensor  # bool [N]: the action counts; False where the environment only resets itself
     masks: Tensor | None  # bool [cells, width, N]
     actions: Tensor  # long [heads, N]
-    log_probs: Tensor  # [N], of the joint action when it was taken
     rewards: Tensor  # [N]
     terminated: Tensor  # bool [N]
     truncated: Tensor  # bool [N]
@@ -59,13 +58,13 @@ class Sequences(SequenceBatch):
     def select(self, rows: Tensor) -> SequenceBatch:
         """Some of the sequences."""
         return SequenceBatch(
-            observations=self.observations[rows],
-            starts=self.starts[rows],
-            decisions=self.decisions[rows],
+            observations=self.observations.index_select(0, rows),
+            starts=self.starts.index_select(0, rows),
+            decisions=self.decisions.index_select(0, rows),
             legality=self.legality.select(rows) if self.masked else self.legality,
-            actions=self.actions[:, rows],
-            index=self.index[rows],
-            state=(self.state[0][:, rows], self.state[1][:, rows]),
+            actions=self.actions.index_select(1, rows),
+            index=self.index.index_select(0, rows),
+            state=(self.state[0].index_select(1, rows), self.state[1].index_select(1, rows)),
             max_resets=self.max_resets,
         )
 
@@ -110,7 +109,6 @@ class RolloutBuffer:
             else None
         )
         self.actions = torch.zeros(n_steps, len(actions.heads), n_envs, dtype=torch.long, device=device)
-        self.log_probs = allocate()
         self.rewards = allocate()
         self.terminated = allocate(dtype=torch.bool)
         self.truncated = allocate(dtype=torch.bool)
@@ -220,7 +218,7 @@ class RolloutBuffer:
         return (*_STORED, *masks, "bootstraps", "bootstrapped")
 
 
-_STORED = ("observations", "starts", "decisions", "actions", "log_probs", "rewards", "terminated", "truncated")
+_STORED = ("observations", "starts", "decisions", "actions", "rewards", "terminated", "truncated")
 
 
 def next_values(buffer: RolloutBuffer, values: Tensor, last_values: Tensor) -> Tensor:

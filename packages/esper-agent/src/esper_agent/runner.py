@@ -45,7 +45,6 @@ class Runner:
             decisions=~self.resetting,
             masks=self.masks,
             actions=chosen.actions,
-            log_probs=chosen.log_probs,
             rewards=transition.rewards,
             terminated=transition.terminated,
             truncated=transition.truncated,
