@@ -1,0 +1,286 @@
+"""Conformance checks that any vector environment can run: spaces, autoreset, seeding, rows, copies, masks, closing.
+
+    from esper_env.testing import check_vector_env
+
+    check_vector_env(
+        lambda n, mode: gymnasium.make_vec("Esper-v0", n, autoreset_mode=mode, horizon=3, dtype="float64"),
+        lambda: gymnasium.make("Esper-v0", horizon=3, dtype="float64"),
+    )
+
+Every check raises an `AssertionError` that says what is wrong.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from esper_env.playing import (
+    Env,
+    Played,
+    Reference,
+    Subject,
+    Vector,
+    differences,
+    leaves,
+    other_actions,
+    play,
+    play_until_end,
+    row_of,
+)
+
+MODES = ("next_step", "same_step", "disabled")
+
+
+def check_vector_env(
+    make: Callable[[int, str], Vector],
+    make_single: Callable[[], Env] | None = None,
+    *,
+    num_envs: int = 3,
+    max_steps: int = 50,
+    seed: int = 123,
+    tolerance: float = 1e-6,
+) -> None:
+    """Run every check.
+
+    Args:
+        make: Makes the vector environment from a number of rows and an autoreset mode ("next_step", "same_step",
+            "disabled"), with NumPy outputs.
+        make_single: Makes the single environment that each row must equal; without it that check is left out.
+        num_envs: How many rows to check with.
+        max_steps: Within how many steps an episode ends under random legal play.
+        seed: Of the resets and of the actions.
+        tolerance: By how much numbers of a row may differ from those of the single environment.
+    """
+    subject = Subject(make, make_single, num_envs, max_steps, seed, tolerance)
+    for check in CHECKS:
+        check(subject)
+
+
+def check_spaces(subject: Subject) -> None:
+    """Spaces are batches of the single ones; what reset and step return lies in them and has the right types."""
+    for mode in MODES:
+        env, observations, infos = subject.begin(mode)
+        n = subject.num_envs
+        assert env.num_envs == n, f"num_envs is {env.num_envs}; made with {n}"
+        for kind in ("observation", "action"):
+            batched = batch_space(getattr(env, f"single_{kind}_space"), n)
+            assert getattr(env, f"{kind}_space") == batched, (
+                f"{kind}_space is not batch_space(single_{kind}_space, {n})"
+            )
+        declared = env.metadata.get("autoreset_mode")
+        assert declared is AutoresetMode[mode.upper()], (
+            f"metadata['autoreset_mode'] is {declared!r}; made with {mode!r}"
+        )
+        assert observations in env.observation_space, "reset: the observation is not in observation_space"
+        assert isinstance(infos, dict), f"reset: infos is a {type(infos).__name__}, not a dict"
+        step = play(env, infos)
+        assert step.observations in env.observation_space, "step: the observation is not in observation_space"
+        _check_step_types(step, n)
+
+
+def _check_step_types(step: Played, n: int) -> None:
+    kinds = {"rewards": np.floating, "terminated": np.bool_, "truncated": np.bool_}
+    for name, kind in kinds.items():
+        value = getattr(step, name)
+        right = isinstance(value, np.ndarray) and value.shape == (n,) and np.issubdtype(value.dtype, kind)
+        assert right, f"step: {name} is {value!r}; expected an array of shape ({n},) and type {kind.__name__}"
+    assert np.isfinite(step.rewards).all(), f"step: rewards are not finite: {step.rewards}"
+    assert isinstance(step.infos, dict), f"step: infos is a {type(step.infos).__name__}, not a dict"
+
+
+def check_next_step(subject: Subject) -> None:
+    """NEXT_STEP: the step after an end ignores the action of that row, resets it, and rewards nothing."""
+    env, steps = play_until_end(subject, "next_step")
+    other, other_steps = play_until_end(subject, "next_step")
+    ended = np.flatnonzero(steps[-1].ended)
+    assert np.array_equal(ended, np.flatnonzero(other_steps[-1].ended)), "next_step: the same seed ends differently"
+    first = play(env, steps[-1].infos)
+    reset, *_ = other.step(other_actions(other, first.actions))
+    for row in ended.tolist():
+        assert first.rewards[row] == 0.0, f"next_step: row {row} is rewarded {first.rewards[row]} for its reset"
+        assert not first.ended[row], f"next_step: row {row} ends again in the step that resets it"
+        batches = (first.observations, reset, steps[-1].observations)
+        begun, begun_otherwise, last = (row_of(env.observation_space, batch, row) for batch in batches)
+        assert not differences(begun, begun_otherwise), f"next_step: the reset of row {row} depends on the action"
+        assert differences(begun, last), f"next_step: row {row} was not reset in the step after its end"
+
+
+def check_same_step(subject: Subject) -> None:
+    """SAME_STEP: an ended row gives its first new observation, and its last one in infos["final_obs"]."""
+    env, steps = play_until_end(subject, "same_step")
+    last, ended = steps[-1], steps[-1].ended
+    for step in steps[:-1]:
+        assert "final_obs" not in step.infos, "same_step: infos has final_obs although no episode ended"
+    for key in ("final_obs", "_final_obs", "final_info", "_final_info"):
+        assert key in last.infos, f"same_step: an episode ended and infos has no {key!r}"
+    for key in ("_final_obs", "_final_info"):
+        assert np.array_equal(last.infos[key], ended), f"same_step: infos[{key!r}] does not mark the ended rows"
+    final = last.infos["final_obs"]
+    assert isinstance(final, np.ndarray), f"same_step: final_obs is a {type(final).__name__}, not an array"
+    assert final.dtype == object, f"same_step: final_obs has dtype {final.dtype}, not object"
+    for row in range(subject.num_envs):
+        _check_final_row(env, last, final[row], row)
+
+
+def _check_final_row(env: Vector, last: Played, final: Any, row: int) -> None:
+    if not last.ended[row]:
+        assert final is None, f"same_step: final_obs[{row}] is set although its episode goes on"
+        return
+    assert final in env.single_observation_space, f"same_step: final_obs[{row}] is not in single_observation_space"
+    begun = row_of(env.observation_space, last.observations, row)
+    assert differences(begun, final), f"same_step: row {row} returned its final observation instead of a new one"
+
+
+def check_disabled(subject: Subject) -> None:
+    """DISABLED: reset with a mask begins only those rows anew, and leaves the caller's options alone."""
+    env, steps = play_until_end(subject, "disabled")
+    last = steps[-1].observations
+    mask = np.zeros(subject.num_envs, dtype=np.bool_)
+    mask[np.flatnonzero(steps[-1].ended)[0]] = True
+    options = {"reset_mask": mask.copy()}
+    observations, _ = env.reset(options=options)
+    assert list(options) == ["reset_mask"], "disabled: reset(options=...) changed the caller's options"
+    assert np.array_equal(options["reset_mask"], mask), "disabled: reset changed the caller's reset_mask"
+    assert observations in env.observation_space, "disabled: the observation of a masked reset is not in the space"
+    for row in range(subject.num_envs):
+        before, after = (row_of(env.observation_space, batch, row) for batch in (last, observations))
+        if mask[row]:
+            assert differences(before, after), f"disabled: reset_mask selects row {row}, which was not reset"
+        else:
+            assert not differences(before, after), f"disabled: reset_mask spares row {row}, which changed"
+
+
+def check_seeding(subject: Subject) -> None:
+    """An integer seed means seed, seed + 1, ...; a list is taken as it is; None goes on."""
+    env, first, _ = subject.begin("disabled")
+    numbers = [subject.seed + row for row in range(subject.num_envs)]
+    following, third = env.reset()[0], env.reset()[0]
+    assert differences(following, third), "seeding: reset() without a seed repeats the episode before"
+    assert not differences(env.reset(seed=subject.seed)[0], first), "seeding: the same seed gives another observation"
+    assert not differences(env.reset()[0], following), "seeding: the episode after a seeded one differs between runs"
+    assert differences(first, following), "seeding: reset() without a seed repeats the seeded episode"
+    by_list, _ = env.reset(seed=numbers)  # type: ignore[arg-type]
+    assert not differences(by_list, first), f"seeding: seed={subject.seed} and seed={numbers} differ"
+    shifted, _ = env.reset(seed=subject.seed + 1)
+    for row in range(subject.num_envs - 1):
+        pair = (row_of(env.observation_space, batch, place) for batch, place in ((shifted, row), (first, row + 1)))
+        assert not differences(*pair), f"seeding: row {row} of seed s + 1 is not row {row + 1} of seed s"
+
+
+def check_rows(subject: Subject) -> None:
+    """Row i equals a single environment with the seed of row i, in every mode, beyond the end of an episode."""
+    if subject.make_single is None:
+        return
+    for mode in MODES:
+        env, observations, infos = subject.begin(mode)
+        rows = [Reference(subject.make_single(), mode, subject.seed + row) for row in range(subject.num_envs)]
+        _check_observations(env, observations, rows, subject, f"rows: {mode}, reset")
+        remaining = subject.max_steps
+        while remaining:
+            step = play(env, infos)
+            _check_results(env, step, rows, subject, f"rows: {mode}")
+            observations, infos = step.observations, step.infos
+            if mode == "disabled" and step.ended.any():
+                observations, infos = env.reset(options={"reset_mask": step.ended})
+            _check_observations(env, observations, rows, subject, f"rows: {mode}")
+            remaining = min(remaining - 1, 2) if step.ended.any() else remaining - 1
+
+
+def _check_observations(env: Vector, batch: Any, rows: list[Reference], subject: Subject, where: str) -> None:
+    for number, reference in enumerate(rows):
+        found = differences(row_of(env.observation_space, batch, number), reference.observation, subject.tolerance)
+        assert not found, f"{where}: the observation of row {number} is not that of the single environment"
+
+
+def _check_results(env: Vector, step: Played, rows: list[Reference], subject: Subject, where: str) -> None:
+    for number, reference in enumerate(rows):
+        reward, *flags = reference.step(row_of(env.action_space, step.actions, number))
+        mine = float(step.rewards[number])
+        near = abs(mine - reward) <= subject.tolerance * max(1.0, abs(reward))
+        assert near, f"{where}: row {number} is rewarded {mine}; the single environment {reward}"
+        ends = [bool(step.terminated[number]), bool(step.truncated[number])]
+        assert ends == flags, f"{where}: row {number} has terminated, truncated = {ends}; the single one {flags}"
+
+
+def check_copies(subject: Subject) -> None:
+    """Nothing that was returned shares memory with anything else that was, or changes later."""
+    for mode in MODES:
+        env, steps = play_until_end(subject, mode)
+        results: list[Any] = [vars(step) | {"actions": None} for step in steps[-2:]]
+        if mode != "disabled":
+            before = deepcopy(results)
+            results.append(vars(play(env, steps[-1].infos)) | {"actions": None})
+            changed = [path for old, new in zip(before, results, strict=False) for path in differences(old, new)]
+            assert not changed, f"copies: {mode}: a later step changed what was returned before: {changed[0]}"
+        arrays = [
+            (f"result {number}{path}", array) for number, one in enumerate(results) for path, array in leaves(one, "")
+        ]
+        for place, (path, array) in enumerate(arrays):
+            for other_path, other in arrays[:place]:
+                shared = array.size and np.shares_memory(array, other)
+                assert not shared, f"copies: {mode}: {path} and {other_path} share memory"
+
+
+def check_masks(subject: Subject) -> None:
+    """Masks in infos have the form of the action space, and every row has a legal value in each of its heads."""
+    for mode in MODES:
+        env, _, infos = subject.begin(mode)
+        _check_masks(env, infos, f"masks: {mode}, reset")
+        env, steps = play_until_end(subject, mode)
+        for number, step in enumerate(steps, start=1):
+            _check_masks(env, step.infos, f"masks: {mode}, step {number}")
+            if "final_info" in step.infos:
+                _check_masks(env, step.infos["final_info"], f"masks: {mode}, step {number}, final_info")
+
+
+def _check_masks(env: Vector, infos: dict[str, Any], where: str) -> None:
+    if "action_mask" not in infos:
+        return
+    mask, space = infos["action_mask"], env.single_action_space
+    heads = mask if isinstance(mask, dict) else {"action": mask}
+    parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"action": space}
+    assert set(heads) == set(parts), f"{where}: action_mask has the heads {sorted(heads)}, not {sorted(parts)}"
+    for head, flags in heads.items():
+        _check_flags(flags, parts[head], env.num_envs, f"{where}: action_mask[{head!r}]")
+    for head, table in infos.get("action_mask_by_op", {}).items():
+        assert table.any(axis=-1).all(), f"{where}: action_mask_by_op[{head!r}] has a row without a legal value"
+
+
+def _check_flags(flags: NDArray[Any], space: gymnasium.Space[Any], n: int, name: str) -> None:
+    sizes = space.nvec.tolist() if isinstance(space, gymnasium.spaces.MultiDiscrete) else [int(space.n)]  # type: ignore[attr-defined]
+    assert flags.shape == (n, sum(sizes)), f"{name} has shape {flags.shape}; expected ({n}, {sum(sizes)})"
+    assert flags.dtype == np.int8, f"{name} has type {flags.dtype}; expected int8, as Space.sample(mask) takes"
+    for part in np.split(flags, np.cumsum(sizes)[:-1], axis=1):
+        assert part.any(axis=1).all(), f"{name} leaves a row without a legal value"
+
+
+def check_close(subject: Subject) -> None:
+    """Closing twice is legal, before a reset as well as after."""
+    for begun in (False, True):
+        env = subject.make(subject.num_envs, "next_step")
+        if begun:
+            env.reset(seed=subject.seed)
+        env.close()
+        try:
+            env.close()
+        except Exception as error:
+            raise AssertionError(f"close: closing twice raises {error!r}") from error
+
+
+CHECKS: tuple[Callable[[Subject], None], ...] = (
+    check_spaces,
+    check_next_step,
+    check_same_step,
+    check_disabled,
+    check_seeding,
+    check_rows,
+    check_copies,
+    check_masks,
+    check_close,
+)
