@@ -42,8 +42,8 @@ def image_loop(layer: Callable[..., Tensor], x: Tensor, *params: Tensor) -> Tens
 @BRIEF
 @given(MODELS, SIZES, SIZES, SIZES, st.booleans(), SEEDS)
 def test_dense(n: int, batch: int, inputs: int, outputs: int, with_bias: bool, seed: int) -> None:
-    x, weight, bias = drawn(seed, (n, batch, inputs), (n, inputs, outputs), (n, outputs))
-    biases = bias if with_bias else [None] * n
+    x, weight, bias = drawn(seed, (n, batch, inputs), (n, inputs, outputs), (n, 1, outputs))
+    biases = bias.squeeze(1) if with_bias else [None] * n
     plain = torch.stack([F.linear(x[i], weight[i].T, biases[i]) for i in range(n)])
     leaves = [x, weight, bias] if with_bias else [x, weight]
     assert_same(layers.dense(x, weight, bias if with_bias else None), plain, leaves)

@@ -52,7 +52,7 @@ class Snapshot:
         for (slot, _), cohort in population.seeds.items():
             self._take_seeds(slot, cohort, rows)
         self.census.copy_rows(population.census, rows)
-        self.state.copy_rows(state, _mask(index, len(population)))
+        self.state.copy_from(state) if everyone else self.state.copy_rows(state, _mask(index, len(population)))
 
     def _take_seeds(self, slot: int, cohort: Cohort, rows: Rows) -> None:
         members = np.intersect1d(cohort.rows, rows)

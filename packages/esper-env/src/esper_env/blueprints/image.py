@@ -12,6 +12,8 @@ from esper_env.population.layers import convolution
 from esper_env.population.layout import LayerScale, Params
 
 KERNEL = 3
+# As for dense seeds: the worst of 30 cost 31 points at a gain of one, and costs 6 at this one.
+GAIN = 0.7
 
 
 def _conv(inputs: int, outputs: int, kernel: int = KERNEL, groups: int = 1) -> nn.Conv2d:
@@ -26,11 +28,11 @@ class Pointwise(Blueprint):
 
     def template(self, slot: Slot) -> nn.Module:
         """One 1x1 convolution, scaled."""
-        return nn.Sequential(_conv(slot.inputs[0], slot.outputs[0], 1), LayerScale(slot.outputs[0], image=True))
+        return nn.Sequential(_conv(slot.inputs[0], slot.outputs[0], 1), LayerScale(slot.outputs[0], GAIN, image=True))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused map."""
-        return convolution(x, params["0.weight"], params["0.bias"]) * params["1.scale"]
+        return convolution(x, params["0.weight"], params["0.bias"]) * (GAIN * params["1.scale"])
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class DepthwiseSeparable(Blueprint):
         """Depthwise, ReLU, pointwise, scaled."""
         inputs, outputs = slot.inputs[0], slot.outputs[0]
         depthwise = _conv(inputs, inputs, groups=inputs)
-        return nn.Sequential(depthwise, nn.ReLU(), _conv(inputs, outputs, 1), LayerScale(outputs, image=True))
+        return nn.Sequential(depthwise, nn.ReLU(), _conv(inputs, outputs, 1), LayerScale(outputs, GAIN, image=True))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused pair."""
         spread = F.relu(convolution(x, params["0.weight"], params["0.bias"], groups=x.shape[-1]))
-        return convolution(spread, params["2.weight"], params["2.bias"]) * params["3.scale"]
+        return convolution(spread, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,13 @@ class Bottleneck(Blueprint):
         """Down, ReLU, 3x3, ReLU, up, scaled."""
         down, up = _conv(slot.inputs[0], self.hidden, 1), _conv(self.hidden, slot.outputs[0], 1)
         middle = _conv(self.hidden, self.hidden)
-        return nn.Sequential(down, nn.ReLU(), middle, nn.ReLU(), up, LayerScale(slot.outputs[0], image=True))
+        return nn.Sequential(down, nn.ReLU(), middle, nn.ReLU(), up, LayerScale(slot.outputs[0], GAIN, image=True))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused bottleneck."""
         hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
         hidden = F.relu(convolution(hidden, params["2.weight"], params["2.bias"]))
-        return convolution(hidden, params["4.weight"], params["4.bias"]) * params["5.scale"]
+        return convolution(hidden, params["4.weight"], params["4.bias"]) * (GAIN * params["5.scale"])
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ class Convolution(Blueprint):
     def template(self, slot: Slot) -> nn.Module:
         """3x3, ReLU, scaled."""
         outputs = slot.outputs[0]
-        return nn.Sequential(_conv(slot.inputs[0], outputs), nn.ReLU(), LayerScale(outputs, image=True))
+        return nn.Sequential(_conv(slot.inputs[0], outputs), nn.ReLU(), LayerScale(outputs, GAIN, image=True))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused convolution."""
-        return F.relu(convolution(x, params["0.weight"], params["0.bias"])) * params["2.scale"]
+        return F.relu(convolution(x, params["0.weight"], params["0.bias"])) * (GAIN * params["2.scale"])
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class WideConvolution(Blueprint):
     def template(self, slot: Slot) -> nn.Module:
         """3x3, ReLU, pointwise, scaled."""
         wide, back = _conv(slot.inputs[0], self.hidden), _conv(self.hidden, slot.outputs[0], 1)
-        return nn.Sequential(wide, nn.ReLU(), back, LayerScale(slot.outputs[0], image=True))
+        return nn.Sequential(wide, nn.ReLU(), back, LayerScale(slot.outputs[0], GAIN, image=True))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused pair."""
         hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
-        return convolution(hidden, params["2.weight"], params["2.bias"]) * params["3.scale"]
+        return convolution(hidden, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
 
 
 BLUEPRINTS.register("pointwise", Pointwise())

@@ -92,7 +92,7 @@ class CNNHost(Host):
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
         """Convolution, group norm, activation."""
         h = convolution(x, params["0.weight"])
-        return F.leaky_relu(group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"]), LEAK)
+        return F.leaky_relu(group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"]), LEAK, inplace=True)
 
     def bridge(self, index: int, y: Tensor) -> Tensor:
         """Pool after the blocks that say so."""

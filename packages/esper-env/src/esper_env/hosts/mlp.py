@@ -61,7 +61,7 @@ class MLPHost(Host):
 
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
         """A dense layer and the activation."""
-        return F.leaky_relu(dense(x, params["0.weight"], params["0.bias"]), LEAK)
+        return F.leaky_relu(dense(x, params["0.weight"], params["0.bias"]), LEAK, inplace=True)
 
     def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
         """The identity."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer per model: [n, batch, i] with weights [n, i, o]."""
+    """A linear layer per model: [n, batch, i] with weights [n, i, o] and bias [n, 1, o]."""
     if bias is None:
         return torch.bmm(x, weight)
-    return torch.baddbmm(bias.unsqueeze(1), x, weight)
+    return torch.baddbmm(bias, x, weight)
 
 
 def _as_grouped(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ A plain `nn.Module` (the template) gives names, shapes and initial values; fused
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 
 import torch
@@ -22,17 +23,20 @@ class LayerScale(nn.Module):
 
     Args:
         features: Length of the vector.
+        gain: A constant factor; the smaller it is, the smaller are the steps that training takes with the output.
         image: Whether inputs are [batch, channels, height, width].
     """
 
-    def __init__(self, features: int, image: bool = False) -> None:
+    def __init__(self, features: int, gain: float, image: bool = False) -> None:
         super().__init__()
+        self.gain = gain
         self.scale = nn.Parameter(torch.zeros(features))
         self.image = image
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale `x`."""
-        return x * (self.scale.view(-1, 1, 1) if self.image else self.scale)
+        scale = self.gain * self.scale
+        return x * (scale.view(-1, 1, 1) if self.image else scale)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Entry:
     """One parameter: its name, its place in the row, and how it starts."""
 
     name: str
-    shape: tuple[int, ...]
+    plain: tuple[int, ...]  # the shape that the template gives it
+    shape: tuple[int, ...]  # the shape that fused layers want
     start: int
     size: int
     transposed: bool  # dense weights are kept input-major, which the batched matrix product prefers
@@ -56,15 +61,22 @@ def _initial(module: nn.Module, parameter: Tensor) -> tuple[float, float]:
     return (1.0 if is_norm_weight else 0.0), 0.0
 
 
+def _acts_per_sample(module: nn.Module, parameter: Tensor) -> bool:
+    """Vectors that meet dense activations [n, batch, features], and so need an axis for the batch."""
+    dense = isinstance(module, nn.Linear) or (isinstance(module, LayerScale) and not module.image)
+    return dense and parameter.dim() == 1
+
+
 def _entries(template: nn.Module) -> Iterator[Entry]:
     start = 0
     for path, module in template.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             transposed = isinstance(module, nn.Linear) and parameter.dim() == 2
-            shape = tuple(parameter.shape[::-1] if transposed else parameter.shape)
+            plain = tuple(parameter.shape)
             center, bound = _initial(module, parameter)
             full = f"{path}.{name}" if path else name
-            yield Entry(full, shape, start, parameter.numel(), transposed, center, bound)
+            shape = plain[::-1] if transposed else (1, *plain) if _acts_per_sample(module, parameter) else plain
+            yield Entry(full, plain, shape, start, parameter.numel(), transposed, center, bound)
             start += parameter.numel()
 
 
@@ -107,15 +119,21 @@ class Layout:
         index = torch.arange(self.size, device=seeds.device) + stream * (1 << 32)
         when = step[:, None] if isinstance(step, Tensor) else step
         signed = 2.0 * uniform(seeds[:, None], purpose, when, index) - 1.0
-        center, bound = (self._per_value(field, seeds.device) for field in ("center", "bound"))
+        center, bound = (numbers.to(seeds.device) for numbers in self._start)
         return (center + bound * signed).to(dtype)
 
-    def _per_value(self, field: str, device: torch.device) -> Tensor:
-        numbers = torch.tensor([getattr(e, field) for e in self.entries], dtype=torch.float64)
+    @cached_property
+    def _start(self) -> tuple[Tensor, Tensor]:
+        """Center and bound of every number of a row."""
         sizes = torch.tensor([e.size for e in self.entries])
-        return numbers.repeat_interleave(sizes).to(device)
+        columns = ([e.center for e in self.entries], [e.bound for e in self.entries])
+        center, bound = (torch.tensor(c, dtype=torch.float64).repeat_interleave(sizes) for c in columns)
+        return center, bound
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """One row as the state dict of the template."""
         views = {e.name: row[e.start : e.start + e.size].view(e.shape) for e in self.entries}
-        return {e.name: (views[e.name].T if e.transposed else views[e.name]).contiguous() for e in self.entries}
+        return {
+            e.name: (views[e.name].T if e.transposed else views[e.name].view(e.plain)).contiguous()
+            for e in self.entries
+        }

@@ -25,7 +25,7 @@ class Passes:
         self.body = _parameters(population.body, training)
         self.seeds = {key: _parameters(cohort, training) for key, cohort in population.seeds.items()}
         self.lesions = [self._lesion(population, slot) for slot in range(len(self.host.slots))]
-        self.weights = [self._weights(population, slot, graft) for slot, graft in enumerate(plan.grafts)]
+        self.alphas = [self._alpha(population, slot, graft) for slot, graft in enumerate(plan.grafts)]
 
     def _lesion(self, population: Population, slot: int) -> Tensor | None:
         if not self.plan.lesioned[slot]:
@@ -33,11 +33,11 @@ class Passes:
         mask = _extended(population.lesions[slot], self.plan.variants)
         return self.host.per_unit(mask[: self.plan.under_way[slot]])
 
-    def _weights(self, population: Population, slot: int, graft: Graft | None) -> Tensor | None:
+    def _alpha(self, population: Population, slot: int, graft: Graft | None) -> Tensor | None:
         if graft is None:
             return None
         alpha = population.alpha[:, slot].index_select(0, graft.hosts)
-        return self.host.per_row(alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0))
+        return alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0)
 
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
@@ -49,7 +49,7 @@ class Passes:
             if starting is not None:
                 x = torch.cat([x, x.detach().index_select(axis, starting)], axis)
                 h = torch.cat([h, h.detach().index_select(axis, starting)], axis)
-            y = h if graft is None else self._graft(graft, slot, x, h)
+            y = h if graft is None else self._graft(graft, slot, x, h, starting)
             x = self.host.bridge(slot, y)
         head = {name: _extended(self.body[number], plan.variants) for name, number in layout.part("head")}
         return self.host.head(head, x), outputs
@@ -62,7 +62,7 @@ class Passes:
         lesion = self.lesions[slot]
         return h if lesion is None else h * lesion
 
-    def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor) -> Tensor:
+    def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
         axis = self.host.row_axis
         inputs = x.index_select(axis, graft.rows)
         shares = torch.split(inputs, [group.count for group in graft.groups], axis)
@@ -74,9 +74,9 @@ class Passes:
             deltas.append(self.engine.blueprints[group.key[1]].apply(body, share))
             gates.append({name: params[number] for name, number in layout.part("gate")})
         delta = deltas[0] if len(deltas) == 1 else torch.cat(deltas, axis)
-        weights = self.weights[slot]
-        assert weights is not None
-        return h.index_add(axis, graft.rows, self._blended(graft, gates, inputs, delta, h) * weights)
+        effect = self._multiplied(graft, delta, h) * self._strength(graft, slot, gates, inputs)
+        # Where variants start, h is a fresh copy that nothing else needs, so it may be added to in place.
+        return h.index_add(axis, graft.rows, effect) if fresh is None else h.index_add_(axis, graft.rows, effect)
 
     def _seed_parameters(self, group: SeedGroup) -> list[Tensor]:
         if group.again is None:
@@ -84,19 +84,24 @@ class Passes:
         cohort = self.population.seeds[group.key]
         return cohort.layout.unpack(cohort.values.index_select(0, group.again))
 
-    def _blended(self, graft: Graft, gates: list[Params], inputs: Tensor, delta: Tensor, h: Tensor) -> Tensor:
-        effect = delta
-        if graft.gate is not None:
-            weight, bias = (torch.cat([gate[name] for gate in gates]) for name in ("weight", "bias"))
-            opening = dense(self.host.summary(inputs), weight, bias).sigmoid()
-            # One where the blend has no gate.
-            effect = effect * self.host.per_sample(
-                torch.lerp(torch.ones_like(opening), opening, graft.gate.view(-1, 1, 1))
-            )
-        if graft.multiply is not None:
-            scaled = h.index_select(self.host.row_axis, graft.rows) * delta.tanh()
-            effect = torch.lerp(effect, scaled, self.host.per_row(graft.multiply))
-        return effect
+    def _multiplied(self, graft: Graft, delta: Tensor, h: Tensor) -> Tensor:
+        """The seeds' deltas, with h * tanh(delta) in place of delta where the blend is MULTIPLY."""
+        if graft.multiply is None:
+            return delta
+        axis = self.host.row_axis
+        scaled = h.index_select(axis, graft.rows[graft.multiply]) * delta.index_select(axis, graft.multiply).tanh()
+        return delta.index_copy(axis, graft.multiply, scaled)
+
+    def _strength(self, graft: Graft, slot: int, gates: list[Params], inputs: Tensor) -> Tensor:
+        """How much of each seed acts: its alpha, times the opening of its gate where the blend is GATE."""
+        alpha = self.alphas[slot]
+        assert alpha is not None
+        if graft.gate is None:
+            return self.host.per_row(alpha)
+        weight, bias = (torch.cat([gate[name] for gate in gates]) for name in ("weight", "bias"))
+        opening = dense(self.host.summary(inputs), weight, bias).sigmoid()
+        gated = (alpha * graft.gate).view(-1, 1, 1)
+        return self.host.per_sample(torch.addcmul((alpha - alpha * graft.gate).view(-1, 1, 1), gated, opening))
 
 
 def _parameters(cohort: Cohort, training: bool) -> list[Tensor]:

@@ -41,7 +41,7 @@ class Graft:
     rows: Tensor  # [m], the pass's row of each seed
     hosts: Tensor  # [m], the population's row of each seed
     forced: Tensor | None  # [m], true where the seed incubates and acts fully all the same; None if nowhere
-    multiply: Tensor | None  # [m], one where the blend is MULTIPLY; None if nowhere
+    multiply: Tensor | None  # which of the m have the blend MULTIPLY; None if none has
     gate: Tensor | None  # [m], one where the blend is GATE; None if nowhere
 
 
@@ -117,12 +117,13 @@ def _graft(population: Population, slot: int, hosts: Ints, acting: Ints) -> Graf
         return None
     where = np.concatenate(members)
     blend, forced = census.blend[hosts[where], slot], ~census.live[hosts[where], slot]
+    multiplied = np.flatnonzero(blend == Blend.MULTIPLY)
     return Graft(
         groups=tuple(groups),
         rows=_tensor(population, where),
         hosts=_tensor(population, hosts[where]),
         forced=_tensor(population, forced) if forced.any() else None,
-        multiply=_flags(population, blend == Blend.MULTIPLY),
+        multiply=_tensor(population, multiplied) if len(multiplied) else None,
         gate=_flags(population, blend == Blend.GATE),
     )
 

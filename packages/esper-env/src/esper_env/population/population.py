@@ -156,6 +156,7 @@ class Population:
 
     def germinate(self, rows: Rows, slots: Rows, kinds: Rows, blends: Rows, seeds: Tensor, steps: Tensor) -> None:
         """Plant silent seeds, one per (row, slot); `seeds` and `steps` of the rows make their weights."""
+        self._require("germinate", "an empty slot", rows, slots, self.census.blueprint == EMPTY)
         self.census.blueprint[rows, slots] = kinds
         self.census.blend[rows, slots] = blends
         for slot, kind in _pairs(slots, kinds):
@@ -168,14 +169,18 @@ class Population:
 
     def advance(self, rows: Rows, slots: Rows) -> None:
         """Let incubating seeds act on their hosts."""
+        incubating = (self.census.blueprint != EMPTY) & ~self.census.live
+        self._require("advance", "an incubating seed", rows, slots, incubating)
         self.census.live[rows, slots] = True
 
     def commit(self, rows: Rows, slots: Rows) -> None:
         """Fossilise live seeds: they stay for good."""
+        self._require("commit", "a live seed", rows, slots, self.census.live)
         self.census.committed[rows, slots] = True
 
     def remove(self, rows: Rows, slots: Rows) -> None:
         """Take seeds out; nothing of them stays."""
+        self._require("remove", "a seed", rows, slots, self.census.blueprint != EMPTY)
         kinds = self.census.blueprint[rows, slots]
         for slot, kind in _pairs(slots, kinds):
             self._leave((slot, kind), rows[(slots == slot) & (kinds == kind)])
@@ -198,6 +203,12 @@ class Population:
             layout, index = self.engine.seed_layouts[slot][kind], self._index(members)
             values, *state = (t[index, slot, : layout.size] for t in stored)
             self._join((slot, kind), Cohort(layout, members, values, tuple(state)))
+
+    def _require(self, operation: str, needed: str, rows: Rows, slots: Rows, fit: NDArray[np.bool_]) -> None:
+        unfit = np.flatnonzero(~fit[rows, slots])
+        if len(unfit):
+            row, slot = int(rows[unfit[0]]), int(slots[unfit[0]])
+            raise ValueError(f"{operation} at row {row}, slot {slot}; allowed: where there is {needed}")
 
     def _join(self, key: SeedKey, cohort: Cohort) -> None:
         self.seeds[key] = self.seeds[key].joined(cohort) if key in self.seeds else cohort

@@ -12,6 +12,8 @@ from esper_env.tasks.base import TASKS, Data, Split, Task
 CLASSES = 10
 TRAIN, VAL = 1000, 240  # of 1,797; the rest is the test split
 SPLIT_SEED = 0
+# A minibatch costs much the same whatever its size, so few and larger ones make fast steps.
+MINIBATCHES, BATCH = 5, 48
 DENSE_SEEDS = ("low_rank", "narrow_mlp", "medium_mlp", "wide_mlp", "gated_unit")
 IMAGE_SEEDS = ("pointwise", "depthwise", "bottleneck", "convolution", "wide_convolution")
 
@@ -38,8 +40,8 @@ TASKS.register(
         blueprints=DENSE_SEEDS,
         load=load_digits,
         optimizer=SGD(momentum=0.9),
-        batch_size=32,
-        minibatches_per_step=8,
+        batch_size=BATCH,
+        minibatches_per_step=MINIBATCHES,
     ),
 )
 TASKS.register(
@@ -49,8 +51,8 @@ TASKS.register(
         blueprints=DENSE_SEEDS,
         load=load_digits,
         optimizer=SGD(momentum=0.9),
-        batch_size=32,
-        minibatches_per_step=8,
+        batch_size=BATCH,
+        minibatches_per_step=MINIBATCHES,
     ),
 )
 TASKS.register(
@@ -60,7 +62,7 @@ TASKS.register(
         blueprints=IMAGE_SEEDS,
         load=load_digits,
         optimizer=SGD(momentum=0.9),
-        batch_size=32,
-        minibatches_per_step=8,
+        batch_size=BATCH,
+        minibatches_per_step=MINIBATCHES,
     ),
 )
