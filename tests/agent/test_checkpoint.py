@@ -77,6 +77,12 @@ def test_any_state_comes_back_exactly(tmp_path: Path, state: dict[str, Any]) -> 
     assert_same(load_checkpoint(tmp_path / "a.ckpt"), state)
 
 
+def test_a_checkpoint_can_be_read_by_whom_the_user_allows(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "a.ckpt", STATE)
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a.ckpt").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_view_is_saved_without_the_storage_around_it(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "a.ckpt", {"row": torch.zeros(1000, 1000)[3]})
     assert (tmp_path / "a.ckpt").stat().st_size < 10_000

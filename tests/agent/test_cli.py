@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,8 +91,24 @@ def cut_after(straight: RunDirectory, directory: Path, step: int) -> RunDirector
 @pytest.mark.parametrize("step", [384, 512])
 def test_a_crashed_run_resumes_bit_for_bit(straight: RunDirectory, tmp_path: Path, step: int) -> None:
     run = cut_after(straight, tmp_path / "crashed", step)
+    (run.checkpoint_directory / ".step_000000000640.ckpt.1.partial").write_bytes(b"half a checkpoint")
     assert resume(run.path) == 0
+    assert not list(run.path.rglob(".*"))
     assert_same_run(run, straight)
+
+
+@pytest.mark.ledger("X13")
+def test_growing_networks_resume_bit_for_bit(tmp_path: Path) -> None:
+    run, crashed = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "crashed")
+    sizes = ["--n-envs", "2", "--set", "n_steps=16", "--set", "sequence_length=16", "--set", "n_minibatches=2"]
+    steps = ["--total-timesteps", "96", "--checkpoint-every", "32", "--no-progress"]
+    assert cli.main(["train", "esper_env:Esper-v0", "--run-dir", str(run.path), *sizes, *steps]) == 0
+    crashed.checkpoint_directory.mkdir(parents=True)
+    shutil.copy(run.config_file, crashed.config_file)
+    shutil.copy(run.checkpoint_file(32), crashed.checkpoint_file(32))
+    shutil.copy(run.metrics_file, crashed.metrics_file)
+    assert resume(crashed.path) == 0
+    assert_same_run(crashed, run)
 
 
 @pytest.mark.ledger("X13")

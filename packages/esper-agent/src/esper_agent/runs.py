@@ -110,6 +110,11 @@ class RunDirectory:
             raise RunError(f"{self.path} holds no checkpoint yet")
         return self.checkpoints()[-1]
 
+    def sweep(self) -> None:
+        """Delete what a killed process was writing."""
+        for unfinished in self.path.rglob(".*.partial"):
+            unfinished.unlink()
+
     def prune_checkpoints(self, keep: int) -> None:
         """Delete all but the newest checkpoints."""
         for old in self.checkpoints()[:-keep]:

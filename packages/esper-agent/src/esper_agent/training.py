@@ -84,6 +84,7 @@ def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
         Interrupted: after Ctrl-C, with the state saved.
     """
     config = run.read_config()
+    run.sweep()
     model = build_model(config)
     if run.checkpoints():
         model.restore(run.latest_checkpoint())
