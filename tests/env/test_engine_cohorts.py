@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine_tools import (
     HOSTS,
+    Place,
     Stage,
     assortment,
     build,
@@ -221,3 +222,25 @@ def test_sizes_count_what_acts(task: str) -> None:
         gate = slot.inputs[0] + 1 if place.blend is Blend.GATE else 0
         assert sizes[place.row, place.slot] == sum(p.numel() for p in body.parameters()) + gate
     assert not sizes[population.census.blueprint == EMPTY].any()
+
+
+def test_an_operation_where_it_does_not_fit_is_refused_and_changes_nothing() -> None:
+    population = build("digits_mlp", 3)
+    grow(population, [Place(0, 1, 2, Blend.ADD, Stage.INCUBATING), Place(1, 1, 2, Blend.ADD, Stage.HOLDING)])
+    before = clone(population)
+    one = np.array([3])
+    refused = [
+        ("germinate", 0, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_seeds(1), one)),
+        ("germinate", 1, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_seeds(1), one)),
+        ("advance", 1, population.advance),
+        ("advance", 2, population.advance),
+        ("commit", 0, population.commit),
+        ("commit", 2, population.commit),
+        ("remove", 2, population.remove),
+    ]
+    for name, row, operation in refused:
+        with pytest.raises(ValueError, match=f"^{name} at row {row}, slot 1; allowed: where there is an? "):
+            operation(np.array([row]), np.array([1]))
+    assert largest_difference(population, before) == 0.0
+    for name, table in vars(before.census).items():
+        np.testing.assert_array_equal(getattr(population.census, name), table)
