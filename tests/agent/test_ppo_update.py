@@ -13,7 +13,7 @@ from esper_agent import FactoredRecurrentPPO, PPOConfig
 from esper_agent.acting import act
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.learner import Learner
-from esper_agent.loss import LossSettings, Targets, entropies, k3, masked_mean, ppo_loss, surrogate, value_loss
+from esper_agent.loss import LossSettings, Targets, entropies, k3, mean_weights, ppo_loss, surrogate, value_loss
 from esper_agent.rollout import Sequences
 from esper_agent.stats import UpdateStats
 from gymnasium.vector import AutoresetMode
@@ -178,7 +178,8 @@ def test_steps_that_only_reset_count_for_nothing() -> None:
     other = loss_of(model.learner, batch, poisoned)
     assert torch.equal(loss.total, other.total)
     assert loss.steps == batch.decisions.sum()
-    assert masked_mean(torch.ones(4), torch.zeros(4, dtype=torch.bool)) == 0.0
+    assert mean_weights(torch.tensor([True, False, True])).tolist() == [0.5, 0.0, 0.5]
+    assert mean_weights(torch.zeros(4, dtype=torch.bool)).tolist() == [0.0] * 4
 
 
 @pytest.mark.ledger("U4", "TG7", "X6")
@@ -432,10 +433,10 @@ def test_every_statistic_is_a_plain_number_after_every_update() -> None:
 def test_weight_decay_touches_the_critic_alone_and_adam_is_fused() -> None:
     model = make_model(critic_weight_decay=0.1)
     optimizer = model.learner.optimizer
-    decay = {group["weight_decay"]: group["params"] for group in optimizer.adam.param_groups[-1:]}
-    assert decay == {0.1: [optimizer.flat["critic"]]}
-    assert [group["weight_decay"] for group in optimizer.adam.param_groups[:-1]] == [0.0] * 4
-    assert list(optimizer.flat)[-1] == "critic"
+    actor, critic = optimizer.adam.param_groups
+    assert (actor["weight_decay"], critic["weight_decay"]) == (0.0, 0.1)
+    assert [id(p) for p in critic["params"]] == [id(optimizer.flat["critic"])]
+    assert len(actor["params"]) == len(optimizer.flat) - 1
     assert sum(flat.numel() for flat in optimizer.flat.values()) == sum(p.numel() for p in model.policy.parameters())
     assert optimizer.adam.defaults["fused"]
 

@@ -63,27 +63,26 @@ class Loss:
     steps: Tensor
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean where the mask is set; 0 if it is nowhere set."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+def mean_weights(decisions: Tensor) -> Tensor:
+    """Weights that turn a sum over steps into the mean over decision steps; all 0 if there is none."""
+    return decisions / decisions.sum().clamp(min=1)
 
 
 def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
     distribution, decisions = evaluation.distribution, batch.decisions
-    head_log_ratios = distribution.head_log_prob(batch.actions) - targets.head_log_probs
-    head_log_ratios = torch.where(decisions, head_log_ratios, 0.0)
-    log_ratio = head_log_ratios.sum(0)
-    policy = -masked_mean(surrogate(head_log_ratios, targets.advantages, settings), decisions)
-    value = masked_mean(value_loss(evaluation.values, targets, settings), decisions)
+    weights = mean_weights(decisions)
+    head_log_ratios = torch.where(decisions, distribution.head_log_prob(batch.actions) - targets.head_log_probs, 0.0)
+    policy = -(surrogate(head_log_ratios, targets.advantages, settings) * weights).sum()
+    value = (value_loss(evaluation.values, targets, settings) * weights).sum()
     entropy, choices = entropies(distribution, batch)
     total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
     with torch.no_grad():
-        approx_kl = masked_mean(k3(log_ratio), decisions)
+        log_ratio = head_log_ratios.sum(0)
+        moved = torch.expm1(log_ratio)
         crossed = cross_entropy(distribution.spec, targets.p, distribution.log_p)
-        exact_kl = masked_mean(crossed - targets.entropy, decisions)
-        outside = (log_ratio.exp() - 1).abs() > settings.clip_range
-        clip_fraction = masked_mean(outside.float(), decisions)
+        measured = torch.stack([k3(log_ratio), crossed - targets.entropy, (moved.abs() > settings.clip_range).float()])
+        approx_kl, exact_kl, clip_fraction = (measured * weights).sum((1, 2)).unbind()
     return Loss(
         total, policy, value, entropy, choices, approx_kl, exact_kl, clip_fraction, head_log_ratios,
         decisions.sum(),

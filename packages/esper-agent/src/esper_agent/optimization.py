@@ -23,9 +23,12 @@ class GroupedAdamW:
     def __init__(self, groups: Groups, config: PPOConfig) -> None:
         self.members = groups
         self.flat = {name: flatten_group(group) for name, group in groups.items()}
-        decay = {name: config.critic_weight_decay if name == "critic" else 0.0 for name in groups}
+        actor = [flat for name, flat in self.flat.items() if name != "critic"]
         self.adam = torch.optim.AdamW(
-            [{"params": [flat], "weight_decay": decay[name]} for name, flat in self.flat.items()],
+            [
+                {"params": actor, "weight_decay": 0.0},
+                {"params": [self.flat["critic"]], "weight_decay": config.critic_weight_decay},
+            ],
             eps=config.adam_epsilon,
             fused=True,
         )
