@@ -1,5 +1,6 @@
 """Tasks are complete and real, and every wrong name or argument gets one clear error."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -151,12 +152,26 @@ def test_a_new_task_is_one_registration() -> None:
     assert registry.register("tiny", task) is registry["tiny"]
 
 
+def code_of(path: Path) -> str:
+    """The source without comments and docstrings, which may well say what the data are."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [part for part in body if not _is_text(part)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 @pytest.mark.ledger("V4")
-def test_no_task_is_named_outside_the_registry() -> None:
+def test_no_code_names_a_task_outside_the_registry() -> None:
     """Task names may appear where tasks are defined, and where environment ids are bound to them."""
     files = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "tasks" not in path.parents]
     assert len(files) > 15
-    words = re.compile(r"\b\w*(digits|mnist|cifar)\w*\b", re.IGNORECASE)
-    hits = {str(path.relative_to(PACKAGE)): words.findall(path.read_text(encoding="utf-8")) for path in files}
-    guilty = {name: found for name, found in hits.items() if found and name != "registration.py"}
-    assert not guilty
+    words = re.compile(r"\w*(?:digits|mnist|cifar)\w*", re.IGNORECASE)
+    hits = {str(path.relative_to(PACKAGE)): words.findall(code_of(path)) for path in files}
+    assert hits.pop("registration.py")
+    assert not {name: found for name, found in hits.items() if found}
