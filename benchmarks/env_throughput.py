@@ -1,0 +1,181 @@
+"""Environment steps per second: `make_vec` beside Gymnasium's `SyncVectorEnv` of single environments.
+
+    python benchmarks/env_throughput.py --quick --json env_throughput.json   # about two minutes
+    python benchmarks/env_throughput.py                                      # everything, into benchmarks/results/
+
+Both arms play whole episodes of random legal actions from the same seeds, with everything on (ablations, observation,
+masks, rewards), and take turns step by step in one process with the same threads. Only `step` is timed. The speed of
+`SyncVectorEnv` hardly depends on its size, since it is a loop: with --quick it has at most eight environments.
+`overhead_share` is the share of the vector's time outside `train_epoch` and `evaluate`.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import esper_env
+import gymnasium
+import numpy as np
+import torch
+from common import RESULTS, provenance, write_json
+from esper_agent.timing import Stopwatch
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
+SIZES, QUICK_SIZES = (1, 4, 16, 64, 256), (4, 64)
+QUICK_SYNC = 8
+MATH = ("train_epoch", "evaluate")
+Env = VectorEnv[Any, Any, Any]
+Row = dict[str, float]
+
+
+class Arm:
+    """One vector environment under random legal play."""
+
+    def __init__(self, env: Env, watch: Stopwatch) -> None:
+        self.env, self.watch, self.rng = env, watch, np.random.default_rng(0)
+        self.seconds = self.math_seconds = 0.0
+        self.steps = 0
+
+    def reset(self, seed: int) -> None:
+        _, self.infos = self.env.reset(seed=seed)
+
+    def step(self) -> None:
+        """One timed step of all rows."""
+        actions = legal_actions(self.infos["action_mask_by_op"], self.rng)
+        start, math = self.watch.now(), self.watch.seconds["math"]
+        *_, self.infos = self.env.step(actions)
+        self.seconds += self.watch.now() - start
+        self.math_seconds += self.watch.seconds["math"] - math
+        self.steps += self.env.num_envs
+
+    @property
+    def speed(self) -> float:
+        return self.steps / self.seconds
+
+
+def legal_actions(by_op: dict[str, NDArray[np.int8]], rng: np.random.Generator) -> dict[str, NDArray[np.int64]]:
+    """Uniform over legal operations, then over what each allows."""
+    rows = np.arange(len(by_op["op"]))
+    op = _choose(by_op["op"][:, 0], rng)
+    tables = {head: by_op[head] for head in esper_env.HEADS[1:]}
+    rest = {head: _choose(table[rows, op], rng) for head, table in tables.items()}
+    return {"op": op, **rest}
+
+
+def _choose(mask: NDArray[np.int8], rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.asarray(np.argmax(mask * rng.uniform(0.5, 1.0, mask.shape), axis=1))
+
+
+@contextmanager
+def timed_math(watch: Stopwatch) -> Iterator[None]:
+    """Count the time inside training and evaluation as `math`."""
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any) -> Any:
+            with watch.measure("math"):
+                return function(*arguments)
+
+        return wrapper
+
+    targets: dict[str, Any] = {name: timed(getattr(esper_env.simulation, name)) for name in MATH}
+    with patch.multiple(esper_env.simulation, **targets):
+        yield
+
+
+def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row, float]:
+    """Speeds of both arms, and the bytes that a row of the vector holds."""
+    watch = Stopwatch("cpu")
+    vector = Arm(gymnasium.make_vec(name, num_envs=size), watch)
+    singles = SyncVectorEnv([partial(gymnasium.make, name)] * min(size, most_singles))
+    sync = Arm(singles, watch)
+    horizon = vector.env.unwrapped.simulation.config.horizon  # type: ignore[attr-defined]
+    with timed_math(watch):
+        for episode in range(episodes):
+            for arm in (vector, sync):
+                arm.reset(seed=1000 * episode)
+            for _ in range(horizon):
+                vector.step()
+                sync.step()
+    row = {
+        "vector_sps": round(vector.speed, 1),
+        "sync_sps": round(sync.speed, 1),
+        "speedup": round(vector.speed / sync.speed, 2),
+        "overhead_share": round(1.0 - vector.math_seconds / vector.seconds, 4),
+    }
+    return row, held_bytes(vector.env.unwrapped.state_dict()) / size  # type: ignore[attr-defined]
+
+
+def held_bytes(tree: Any) -> int:
+    if isinstance(tree, dict):
+        return sum(held_bytes(value) for value in tree.values())
+    return tree.numel() * tree.element_size() if isinstance(tree, torch.Tensor) else 0
+
+
+def draw(path: Path, result: dict[str, dict[str, Row]]) -> None:
+    """Speed against the number of environments, one panel per id."""
+    figure = Figure(figsize=(4.2 * len(result), 3.6), layout="constrained")
+    for axes, (name, rows) in zip(np.atleast_1d(figure.subplots(1, len(result))), result.items(), strict=True):
+        sizes = [int(size) for size in rows]
+        for key, label in (("vector_sps", "make_vec"), ("sync_sps", "SyncVectorEnv")):
+            axes.plot(sizes, [row[key] for row in rows.values()], marker="o", label=label)
+        axes.set(title=name, xscale="log", yscale="log", xlabel="environments", ylabel="steps per second")
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.grid(alpha=0.3, which="both")
+        axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def table(result: dict[str, dict[str, Row]], memory: dict[str, dict[str, float]]) -> str:
+    lines = [
+        "# Environment steps per second",
+        "",
+        "Random legal play, whole episodes, arms in turns in one process. Overhead is the share of the vector's time",
+        "outside training and evaluation; memory is what a row's state holds, its snapshot included.",
+        "",
+        "| id | N | make_vec | SyncVectorEnv | speedup | overhead | kB per row |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in result.items():
+        for size, row in rows.items():
+            numbers = f"{row['vector_sps']:.0f} | {row['sync_sps']:.0f} | {row['speedup']:.1f}x"
+            lines.append(
+                f"| {name} | {size} | {numbers} | {row['overhead_share']:.1%} | {memory[name][size] / 1e3:.0f} |"
+            )
+    facts = provenance()
+    packages = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    lines += ["", f"`{facts['command']}`, {facts['threads']} thread(s) of {facts['cores']} cores; {packages}.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two sizes, one episode each, few single environments")
+    parser.add_argument("--json", default=RESULTS / "env_throughput.json", help="where to write the result")
+    parser.add_argument("--threads", type=int, default=1, help="threads of both arms")
+    parser.add_argument("--id", nargs="+", default=IDS, choices=IDS, help="which environments")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    sizes, most_singles = (QUICK_SIZES, QUICK_SYNC) if options.quick else (SIZES, max(SIZES))
+    result: dict[str, dict[str, Row]] = {name: {} for name in options.id}
+    memory: dict[str, dict[str, float]] = {name: {} for name in options.id}
+    for name in options.id:
+        for size in sizes:
+            episodes = 1 if options.quick else max(1, 16 // size)
+            row, held = measure(name, size, episodes, most_singles)
+            result[name][str(size)], memory[name][str(size)] = row, held
+            print(name, size, row, f"{held / 1e3:.0f} kB per row", flush=True)
+    write_json(options.json, result)
+    if not options.quick:
+        (RESULTS / "env_throughput.md").write_text(table(result, memory), encoding="utf-8")
+        draw(RESULTS / "env_throughput.png", result)
+
+
+if __name__ == "__main__":
+    main()
