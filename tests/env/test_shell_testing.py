@@ -19,7 +19,7 @@ LENGTH = 3
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """A walk of LENGTH steps from a random place; action 0 is illegal at even steps."""
+    """A walk of a few steps from a random place; action 0 is illegal at even steps."""
 
     observation_space = spaces.Box(-10, 10, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -27,12 +27,13 @@ class Walk(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.place, self.time = self.np_random.uniform(), 0
+        self.length = LENGTH + int(self.np_random.integers(3))  # rows end at different times
         return self.look(), self.info()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.place += int(action) - 1
         self.time += 1
-        return self.look(), float(self.place), self.time == LENGTH, False, self.info()
+        return self.look(), float(self.place), self.time == self.length, False, self.info()
 
     def look(self) -> Any:
         return np.array([self.place, self.time], dtype=np.float32)
@@ -60,7 +61,7 @@ class Walks(VectorEnv[Any, Any, Any]):
         if mask is None or self.fault == "ignores the mask":
             mask = np.ones(self.num_envs, dtype=bool)
         if self.fault == "resets nothing" and "reset_mask" in options:
-            mask = ~mask
+            mask = np.zeros_like(mask)
         if seed is None or isinstance(seed, int):
             step = 2 if self.fault == "sparse seeds" else 1
             seeds = [None if seed is None else seed + step * row for row in range(self.num_envs)]
@@ -115,6 +116,7 @@ class Walks(VectorEnv[Any, Any, Any]):
                 self.rows[row].reset()
         self.over[:] = False
         marks = np.zeros_like(ended) if self.fault == "marks nothing" else ended.copy()
+        last["_action_mask"] = np.ones_like(ended) if self.fault == "final_info of all rows" else ended.copy()
         infos = {"final_obs": rows, "_final_obs": marks, "final_info": last, "_final_info": ended.copy()}
         if self.fault == "forgets final_info":
             del infos["final_info"]
@@ -136,10 +138,11 @@ FAULTS = {
     "keeps the final observation": ("check_same_step", "returned its final observation"),
     "final in double precision": ("check_same_step", "is not in single_observation_space"),
     "marks nothing": ("check_same_step", "does not mark the ended rows"),
+    "final_info of all rows": ("check_same_step", "final_info: _action_mask"),
     "forgets final_info": ("check_same_step", "has no 'final_info'"),
     "pops the mask": ("check_disabled", "changed the caller's options"),
-    "ignores the mask": ("check_disabled", "spares row 1, which changed"),
-    "resets nothing": ("check_disabled", "selects row 0, which was not reset"),
+    "ignores the mask": ("check_disabled", ", which changed"),
+    "resets nothing": ("check_disabled", ", which was not reset"),
     "sparse seeds": ("check_seeding", "seed=1 and seed="),
     "repeats itself": ("check_seeding", "repeats the episode before"),
     "ignores the seed": ("check_seeding", "the same seed gives another observation"),

@@ -13,7 +13,203 @@ from esper_env.vector_env import EsperVectorEnv
 
 
 class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
-    """SPECIFICATION"""
+    """Grow a neural network while it trains.
+
+    ## Description
+    A neural network, the **host**, learns a data set. It is a row of blocks, and beside each block is a **slot**.
+    While the host trains, the agent may graft a small module, a **seed**, into a slot: the seed reads the input of
+    its block and adds to the block's output. A seed first learns in the host's shadow, is then blended in over a few
+    steps, and is at last committed for good (fossilised) or removed (pruned).
+
+    Each episode draws an **instance**: which blocks of the host are narrowed to a few live units (none, one or two),
+    the learning rate, the label noise, and the part of the data that is used. So where, what, when and whether to
+    grow differs by episode, and must be inferred from how the host behaves: no observation tells the instance.
+
+    One step: apply the operation; train the host and its seeds for a fixed number of minibatches; move ramps and
+    dwell times on; validate, with and without each seed; restore the host if it collapsed; observe and reward.
+
+    | Id | Host | Data |
+    |---|---|---|
+    | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
+    | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; more lesions, dearer parameters, 40 steps | the same |
+    | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
+
+    `gymnasium.make_vec(id, num_envs=n)` gives `EsperVectorEnv`, in which n hosts train as one tensor program.
+
+    ## Action Space
+    A `Dict` of `Discrete` heads. `Dict` sorts its keys; the order of the heads is `env.unwrapped.heads`.
+
+    | Head | Values | Used by |
+    |---|---|---|
+    | `op` | 0 WAIT, 1 GERMINATE, 2 ADVANCE, 3 FOSSILIZE, 4 PRUNE | every operation |
+    | `slot` | one per block | all but WAIT |
+    | `blueprint` | what to graft; 5 kinds, listed below | GERMINATE |
+    | `blend` | 0 ADD `h + a d(x)`, 1 MULTIPLY `h (1 + a tanh d(x))`, 2 GATE `h + a sigmoid(g(x)) d(x)` | GERMINATE |
+    | `tempo` | the ramp takes 3, 5 or 8 steps | GERMINATE |
+
+    Here h is the block's output, x its input, d the seed, a its alpha. Blueprints of the MLPs are low_rank,
+    narrow_mlp, medium_mlp, wide_mlp and gated_unit; of the CNN pointwise, depthwise, bottleneck, convolution and
+    wide_convolution. Heads that the operation does not use are ignored.
+
+    ### Lifecycle and legality
+    DORMANT -> TRAINING -> BLENDING -> HOLDING -> FOSSILIZED; a prune leads to EMBARGOED, and then to DORMANT.
+
+    | Operation | Legal in a slot that is | Leads to |
+    |---|---|---|
+    | GERMINATE | DORMANT | TRAINING: the seed learns, and the host does not feel it |
+    | ADVANCE | TRAINING for `training_steps` | BLENDING: alpha rises to 1, then HOLDING by itself |
+    | FOSSILIZE | HOLDING for `holding_steps` | FOSSILIZED: stays to the end, trains on, pays rent |
+    | PRUNE | TRAINING, BLENDING or HOLDING, and `prune_age` steps old | EMBARGOED for `embargo_steps` |
+
+    WAIT is always legal. `info["action_mask"]` holds one int8 array per head, the values that some legal action has,
+    as `action_space.sample(mask)` takes them. `info["action_mask_by_op"]` holds one int8 table (operations, values)
+    per head, and is exact: the row of an operation that does not use the head, or is illegal, has its only 1 at value
+    0. An illegal action is executed as WAIT, sets `info["invalid_action"]` and costs `invalid_action_cost`. An action
+    outside the space raises an error.
+
+    ## Observation Space
+    A float32 `Box` vector of 27 + 25 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
+    `env.unwrapped.describe_observation(vector)` prints a vector as a table. A measurement that does not exist is 0,
+    and its flag says so. Losses are l / (l + that of a blind guess); other unbounded quantities pass x / (1 + x).
+
+    | Field | Size | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | `progress` | 1 | 0 | 1 | steps taken / horizon |
+    | `trained` | 1 | 0 | 1 | training has been measured |
+    | `train_loss` | 1 | 0 | 1 | training loss of the step, relative to a blind guess |
+    | `train_loss_change` | 1 | -1 | 1 | its change since the step before |
+    | `val_loss` | 1 | 0 | 1 | validation loss, relative to a blind guess |
+    | `val_loss_change` | 1 | -1 | 1 | its change since the step before |
+    | `val_metric` | 1 | 0 | 1 | validation metric |
+    | `val_metric_change` | 1 | -1 | 1 | its change since the step before |
+    | `val_metric_best` | 1 | 0 | 1 | the best so far |
+    | `metric_history` | 4 | 0 | 1 | earlier metrics, newest first |
+    | `metric_history_known` | 4 | 0 | 1 | whether each was measured |
+    | `plateau` | 1 | 0 | 1 | steps since the best metric rose / horizon |
+    | `added_parameters` | 1 | 0 | 1 | parameters of all seeds / of the host |
+    | `budget_used` | 1 | 0 | 1 | the same / of the largest seeds everywhere |
+    | `rollbacks` | 1 | 0 | 1 | rollbacks / those allowed |
+    | `last_op` | 5 | 0 | 1 | the operation of the last step, one-hot |
+    | `last_executed` | 1 | 0 | 1 | it was legal and executed |
+
+    Each slot has:
+
+    | Field | Size | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | `stage` | 6 | 0 | 1 | the stage, one-hot |
+    | `alpha` | 1 | 0 | 1 | share of the seed that acts |
+    | `contribution` | 1 | -1 | 1 | metric with the seed minus without it |
+    | `contribution_known` | 1 | 0 | 1 | a seed is there and was measured |
+    | `prospect` | 1 | -1 | 1 | what an incubating seed would add at alpha 1 |
+    | `prospect_known` | 1 | 0 | 1 | a seed incubates there |
+    | `block_gradient` | 1 | 0 | 1 | gradient norm at the block's output |
+    | `block_gradient_share` | 1 | 0 | 1 | the same / the sum over slots |
+    | `seed_gradient` | 1 | 0 | 1 | gradient norm of the seed's parameters |
+    | `age` | 1 | 0 | 1 | steps since germination / horizon |
+    | `stage_age` | 1 | 0 | 1 | steps in this stage / horizon |
+    | `blueprint` | 5 | 0 | 1 | what was planted, one-hot |
+    | `size` | 1 | 0 | 1 | parameters of the seed / of the largest blueprint here |
+    | `position` | 1 | 0 | 1 | place of the block in the host |
+    | `may_advance` | 1 | 0 | 1 | ADVANCE is legal here |
+    | `may_fossilize` | 1 | 0 | 1 | FOSSILIZE is legal here |
+
+    ## Rewards
+    The reward is `reward_scale` times the sum of the terms of a preset. `info["reward_terms"]` holds the scaled
+    terms, and `env.unwrapped.reward_range` the bounds of a step's reward.
+
+    | Preset | Terms |
+    |---|---|
+    | `shaped` | final_metric, rent, shaping, invalid_action, rollback |
+    | `sparse` | final_metric, rent, invalid_action, rollback |
+    | `contribution` | those of `sparse`, contribution, entanglement, holding, alpha_shock, op_cost |
+    | `loss` | loss_drop, rent, invalid_action, rollback |
+
+    | Term | Value |
+    |---|---|
+    | `final_metric` | at the end of the budget: the metric of the committed network, with fossilised seeds only |
+    | `rent` | - `rent` x (parameters of all seeds / of the host) / horizon |
+    | `shaping` | gamma Phi(s') - Phi(s), with Phi = 0 after the last step |
+    | `invalid_action` | - `invalid_action_cost` if the action was illegal |
+    | `rollback` | - `rollback_penalty` if the host collapsed and was restored |
+    | `contribution` | `contribution_weight` x attribution x sum over live seeds of credit / horizon |
+    | `entanglement` | - `entanglement_weight` x excess / (gain + excess + `ratio_epsilon`) / horizon |
+    | `holding` | - sum over slots in HOLDING of min(`holding_slope` x steps in it, `holding_cap`) |
+    | `alpha_shock` | - `shock_weight` x sum over slots of (change of alpha) squared |
+    | `op_cost` | - `op_costs`[executed operation] |
+    | `loss_drop` | `loss_weight` x fall of the validation loss, each relative to a blind guess and squashed |
+
+    Phi(s) = `metric_weight` x metric + `stage_weight` x sum over slots of phi, where phi rises from the
+    `stage_potential` of the slot's stage to that of the next one as the stage goes on. The gain is the metric minus
+    that of the network without any seed, or 0; the excess is by how much the sum of the positive contributions
+    exceeds it; attribution is (gain + `ratio_epsilon`) / (gain + excess + `ratio_epsilon`); credit is a seed's
+    contribution times a factor that grows from 0 to 1 over the `legitimate_age` steps after its incubation.
+
+    `info["detectors"]` flags signs of gaming: ransomware (a seed whose removal hurts, in a network that gained
+    nothing), churn (seeds planted and pruned over and over) and endless_holding (neither committed nor removed).
+
+    ## Starting State
+    A host with fresh weights that has not trained, all slots DORMANT. `reset(seed=s)` begins the first episode of the
+    seed, further calls without a seed the next ones; everything random is a pure function of the seed and the
+    episode. `instances="train"` and `"test"` draw from disjoint sets.
+
+    ## Episode End
+    - Terminated: after `horizon` steps.
+    - Terminated: at the collapse of the host that follows `max_rollbacks` restored ones. Loss that is not finite, or
+      above `collapse_loss` times that of a blind guess, counts as collapse.
+    - Truncated: never by the environment itself.
+
+    ## Arguments
+    `gymnasium.make("Esper-v0", horizon=20, reward="sparse")`. Defaults in parentheses; the ids set some of them.
+
+    - `render_mode` (None): "ansi" for text or "rgb_array" for a picture, which needs `pip install "esper-env[render]"`.
+      Both show the narrowed blocks, which no observation does.
+    - `task` (set by the id): what the host learns, and which host: "digits_mlp", "digits_deep", "digits_cnn".
+    - `horizon` (30): steps of an episode.
+    - `gamma` (0.99): the discount, which the shaping depends on; an agent uses `env.unwrapped.gamma`.
+    - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".
+    - `dtype` ("float32"): precision of the networks, "float32" or "float64".
+    - `instances` ("train"): which instances episodes draw, "train" or "test".
+    - `lesion_weights` ((0.2, 0.6, 0.2)): how often none, one and two blocks are narrowed.
+    - `live_units` ((1, 3)): least and greatest number of live units in a narrowed block.
+    - `learning_rate` ((0.04, 0.1)): range of the learning rate.
+    - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
+    - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
+    - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
+    - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.
+    - `prune_age` (1): steps after germination before PRUNE is legal.
+    - `embargo_steps` (2): decisions for which a pruned slot stays closed.
+    - `collapse_loss` (4.0): a loss above this many times that of a blind guess is a collapse.
+    - `max_rollbacks` (2): how many collapses are restored; the next one ends the episode.
+    - `rollback_penalty` (0.5): price of a collapse.
+    - `reward` ("shaped"): the preset.
+    - `reward_scale` (1.0): factor of the whole reward.
+    - `invalid_action_cost` (0.0): price of an illegal action.
+    - `rent` (0.06): price of holding as many parameters as the host has for a whole episode.
+    - `metric_weight` (1.0): weight of the metric in Phi.
+    - `stage_weight` (0.05): weight of the slots in Phi.
+    - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,
+      FOSSILIZED, EMBARGOED.
+    - `contribution_weight` (0.2): weight of the contribution term.
+    - `entanglement_weight` (0.05): weight of the entanglement term.
+    - `ratio_epsilon` (0.01): what keeps ratios of small gains finite.
+    - `legitimate_age` (3): steps after incubation until a seed's contribution counts fully.
+    - `holding_slope` (0.002): price of a step in HOLDING, times the steps already there.
+    - `holding_cap` (0.01): greatest such price per step and slot.
+    - `shock_weight` (0.01): price of sudden changes of alpha.
+    - `op_costs` ((0.0, 0.002, 0.001, 0.001, 0.002)): prices of WAIT, GERMINATE, ADVANCE, FOSSILIZE, PRUNE.
+    - `loss_weight` (1.0): weight of the loss_drop term.
+    - `ransom_contribution` (0.1): contribution above which ransomware is suspected.
+    - `ransom_gain` (0.02): gain of all seeds up to which it is.
+    - `churn_prunes` (3): prunes in an episode that count as churn.
+    - `holding_limit` (6): steps in HOLDING that count as endless.
+    - `plateau_tolerance` (0.005): by how much the metric must rise to end a plateau.
+
+    The data has three splits: the agent's reward and observation come from the validation split, and only
+    `env.unwrapped.evaluate_test()` reads the test split.
+
+    ## Version History
+    - v0: Initial version.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's form)
     heads = HEADS

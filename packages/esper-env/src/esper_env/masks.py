@@ -47,5 +47,8 @@ def marginal_masks(by_op: Masks) -> Masks:
 
 
 def sample_mask(marginal: dict[str, NDArray[np.int8]]) -> dict[str, tuple[NDArray[np.int8], ...]]:
-    """Marginal masks of a vector environment in the form that its batched `action_space.sample(mask)` takes."""
-    return {head: tuple(np.ascontiguousarray(mask)) for head, mask in marginal.items()}
+    """Marginal masks of a vector environment in the form that its batched `action_space.sample(mask)` takes.
+
+    Gymnasium's own vectors of single environments put `_head` beside each head; those are left out.
+    """
+    return {head: tuple(np.ascontiguousarray(marginal[head])) for head in HEADS}

@@ -57,7 +57,8 @@ def sample_actions(env: Vector, infos: dict[str, Any]) -> Any:
     if mask is None:
         return env.action_space.sample()
     if isinstance(mask, dict):
-        return env.action_space.sample({head: tuple(np.ascontiguousarray(rows)) for head, rows in mask.items()})
+        heads = (key for key in mask if not key.startswith("_"))
+        return env.action_space.sample({head: tuple(np.ascontiguousarray(mask[head])) for head in heads})
     if isinstance(single, gymnasium.spaces.MultiDiscrete):
         cuts = np.cumsum(single.nvec)[:-1]
         return np.stack([single.sample(tuple(np.split(row, cuts))) for row in mask])
@@ -70,10 +71,15 @@ def play(env: Vector, infos: dict[str, Any]) -> Played:
     return Played(actions, *env.step(actions))
 
 
-def other_actions(env: Vector, actions: Any) -> Any:
-    """Random actions that differ from the given ones."""
-    while not differences(other := env.action_space.sample(), actions):
-        continue
+def other_actions(env: Vector, actions: Any, rows: list[int]) -> Any:
+    """Random actions that differ from the given ones in each of some rows."""
+
+    def same(candidate: Any, row: int) -> bool:
+        return not differences(*(row_of(env.action_space, batch, row) for batch in (candidate, actions)))
+
+    other = env.action_space.sample()
+    while any(same(other, row) for row in rows):
+        other = env.action_space.sample()
     return other
 
 
@@ -96,8 +102,8 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.dtype == object):
         for number, one in enumerate(value):
             yield from leaves(one, f"{path}[{number}]")
-    elif isinstance(value, np.ndarray):
-        yield path, value
+    elif isinstance(value, np.ndarray | np.generic | int | float):
+        yield path, np.asarray(value)
 
 
 def differences(first: Any, second: Any, tolerance: float = 0.0) -> list[str]:

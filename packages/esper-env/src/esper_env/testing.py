@@ -98,11 +98,11 @@ def check_next_step(subject: Subject) -> None:
     """NEXT_STEP: the step after an end ignores the action of that row, resets it, and rewards nothing."""
     env, steps = play_until_end(subject, "next_step")
     other, other_steps = play_until_end(subject, "next_step")
-    ended = np.flatnonzero(steps[-1].ended)
-    assert np.array_equal(ended, np.flatnonzero(other_steps[-1].ended)), "next_step: the same seed ends differently"
+    ended = np.flatnonzero(steps[-1].ended).tolist()
+    assert np.array_equal(steps[-1].ended, other_steps[-1].ended), "next_step: the same seed ends differently"
     first = play(env, steps[-1].infos)
-    reset, *_ = other.step(other_actions(other, first.actions))
-    for row in ended.tolist():
+    reset, *_ = other.step(other_actions(other, first.actions, ended))
+    for row in ended:
         assert first.rewards[row] == 0.0, f"next_step: row {row} is rewarded {first.rewards[row]} for its reset"
         assert not first.ended[row], f"next_step: row {row} ends again in the step that resets it"
         batches = (first.observations, reset, steps[-1].observations)
@@ -119,8 +119,10 @@ def check_same_step(subject: Subject) -> None:
         assert "final_obs" not in step.infos, "same_step: infos has final_obs although no episode ended"
     for key in ("final_obs", "_final_obs", "final_info", "_final_info"):
         assert key in last.infos, f"same_step: an episode ended and infos has no {key!r}"
-    for key in ("_final_obs", "_final_info"):
-        assert np.array_equal(last.infos[key], ended), f"same_step: infos[{key!r}] does not mark the ended rows"
+    marks = {key: last.infos[key] for key in ("_final_obs", "_final_info")}
+    marks |= {f"final_info: {key}": rows for key, rows in last.infos["final_info"].items() if key.startswith("_")}
+    for key, rows in marks.items():
+        assert np.array_equal(rows, ended), f"same_step: infos[{key!r}] does not mark the ended rows"
     final = last.infos["final_obs"]
     assert isinstance(final, np.ndarray), f"same_step: final_obs is a {type(final).__name__}, not an array"
     assert final.dtype == object, f"same_step: final_obs has dtype {final.dtype}, not object"
@@ -236,25 +238,27 @@ def check_masks(subject: Subject) -> None:
         for number, step in enumerate(steps, start=1):
             _check_masks(env, step.infos, f"masks: {mode}, step {number}")
             if "final_info" in step.infos:
-                _check_masks(env, step.infos["final_info"], f"masks: {mode}, step {number}, final_info")
+                _check_masks(env, step.infos["final_info"], f"masks: {mode}, step {number}, final_info", step.ended)
 
 
-def _check_masks(env: Vector, infos: dict[str, Any], where: str) -> None:
+def _check_masks(env: Vector, infos: dict[str, Any], where: str, rows: Any = slice(None)) -> None:
     if "action_mask" not in infos:
         return
     mask, space = infos["action_mask"], env.single_action_space
-    heads = mask if isinstance(mask, dict) else {"action": mask}
+    heads = {key: flags for key, flags in mask.items() if key[0] != "_"} if isinstance(mask, dict) else {"action": mask}
     parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"action": space}
     assert set(heads) == set(parts), f"{where}: action_mask has the heads {sorted(heads)}, not {sorted(parts)}"
     for head, flags in heads.items():
-        _check_flags(flags, parts[head], env.num_envs, f"{where}: action_mask[{head!r}]")
-    for head, table in infos.get("action_mask_by_op", {}).items():
+        assert len(flags) == env.num_envs, f"{where}: action_mask[{head!r}] has {len(flags)} rows, not {env.num_envs}"
+        _check_flags(flags[rows], parts[head], f"{where}: action_mask[{head!r}]")
+    by_op = infos.get("action_mask_by_op", {})
+    for head, table in ((head, by_op[head][rows]) for head in parts if head in by_op):
         assert table.any(axis=-1).all(), f"{where}: action_mask_by_op[{head!r}] has a row without a legal value"
 
 
-def _check_flags(flags: NDArray[Any], space: gymnasium.Space[Any], n: int, name: str) -> None:
+def _check_flags(flags: NDArray[Any], space: gymnasium.Space[Any], name: str) -> None:
     sizes = space.nvec.tolist() if isinstance(space, gymnasium.spaces.MultiDiscrete) else [int(space.n)]  # type: ignore[attr-defined]
-    assert flags.shape == (n, sum(sizes)), f"{name} has shape {flags.shape}; expected ({n}, {sum(sizes)})"
+    assert flags.shape[1:] == (sum(sizes),), f"{name} has rows of shape {flags.shape[1:]}; expected ({sum(sizes)},)"
     assert flags.dtype == np.int8, f"{name} has type {flags.dtype}; expected int8, as Space.sample(mask) takes"
     for part in np.split(flags, np.cumsum(sizes)[:-1], axis=1):
         assert part.any(axis=1).all(), f"{name} leaves a row without a legal value"

@@ -188,7 +188,8 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
             return final, infos
         self.simulation.reset(np.flatnonzero(ended))
         fresh = self._infos(outcome)
-        fresh |= {"final_obs": self._final_observation(final, ended), "final_info": infos}
+        last = {key: self._give(outcome.terminated) if key.startswith("_") else infos[key] for key in infos}
+        fresh |= {"final_obs": self._final_observation(final, ended), "final_info": last}
         fresh |= {"_final_obs": self._give(outcome.terminated), "_final_info": self._give(outcome.terminated)}
         return self.simulation.observation(), fresh
 
