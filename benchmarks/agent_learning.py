@@ -100,13 +100,16 @@ REFERENCE: dict[str, Any] = {  # settings with which RecurrentPPO is known to so
     "n_steps": 64, "batch_size": 256, "n_epochs": 10, "learning_rate": 1e-3, "ent_coef": 0.01,
 }  # fmt: skip
 
+# One-hot observations are on scale already. Ten epochs are RecurrentPPO's setting, too.
+ONE_HOT: dict[str, Any] = {"normalize_observations": False, "n_epochs": 10}
+
 TASKS = {
     "repeat_previous": Task(
         "popgym-RepeatPreviousEasy-v0",
         steps=200_000,
         seeds=3,
         threshold=0.95,
-        arms={"ours": lambda seed: Ours(lambda _: "popgym-RepeatPreviousEasy-v0", 16, seed)},
+        arms={"ours": lambda seed: Ours(lambda _: "popgym-RepeatPreviousEasy-v0", 16, seed, **ONE_HOT)},
     ),
     "cartpole": Task(
         "CartPole without velocities",
@@ -197,8 +200,12 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     """The evaluations of every seed over the steps, a panel for each task."""
     titles = list(dict.fromkeys(row["task"] for row in results))
     arms = list(dict.fromkeys(row["arm"] for row in results))
-    figure = Figure(figsize=(5.5 * len(titles), 4), layout="constrained")
-    for axes, title in zip(figure.subplots(1, len(titles), squeeze=False)[0], titles, strict=True):
+    rows_of_panels = -(-len(titles) // 3)
+    figure = Figure(figsize=(15, 4 * rows_of_panels), layout="constrained")
+    panels = figure.subplots(rows_of_panels, 3, squeeze=False).flatten()
+    for spare in panels[len(titles) :]:
+        spare.remove()
+    for axes, title in zip(panels, titles, strict=False):
         rows = [row for row in results if row["task"] == title]
         for row in rows:
             first = row is next(other for other in rows if other["arm"] == row["arm"])
