@@ -1,9 +1,13 @@
 """The most extreme ratios are found at the right step and head, also in degenerate batches."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from esper_agent import diagnostics
 from esper_agent.diagnostics.ratios import ratio_extremes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,3 +51,10 @@ def test_the_report_stays_the_same_size_when_every_step_is_bad() -> None:
     assert found.head.shape == found.head_index.shape == (2,)
     assert found.head.tolist() == [60.0, 60.0]
     assert float(found.joint) == 120.0
+
+
+@pytest.mark.ledger("T3")
+def test_no_diagnostic_takes_an_argument_that_it_does_not_use() -> None:
+    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--ignore-noqa", "--select", "ARG"]
+    result = subprocess.run([*lint, str(Path(diagnostics.__file__).parent)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
