@@ -16,7 +16,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 SEED, FIRST_STEP = 4, 4
 BLUEPRINT = 3  # wide_mlp
 FRAME_MS, LAST_FRAME_MS = 350, 3000
-COLORS = 128
+COLORS = 255
 STRIP_WIDTH = 1400
 Frame = NDArray[np.uint8]
 
@@ -58,7 +58,7 @@ def play(seed: int) -> tuple[list[Frame], list[Op]]:
 
 def write_gif(frames: list[Frame], path: Path) -> None:
     """An endless film with one palette."""
-    palette = Image.fromarray(np.concatenate([frames[0], frames[-1]])).quantize(COLORS)
+    palette = Image.fromarray(np.concatenate(frames[::2])).quantize(COLORS, method=Image.Quantize.MAXCOVERAGE)
     images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [FRAME_MS] * (len(images) - 1) + [LAST_FRAME_MS]
     images[0].save(path, save_all=True, append_images=images[1:], duration=times, loop=0, optimize=True)
