@@ -36,6 +36,16 @@ format: $(STAMP)  ## apply ruff's fixes and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(STAMP)  ## measure speed, quickly; full runs write benchmarks/results
+	$(BIN)/python benchmarks/engine_throughput.py --quick --json dist/bench/engine.json
+	$(BIN)/python benchmarks/env_throughput.py --quick --json dist/bench/env.json
+	$(BIN)/python benchmarks/agent_throughput.py --quick --json dist/bench/agent.json
+
+wheels: $(STAMP)  ## build both wheels from their sdists and try each alone in a fresh venv
+	rm -rf dist/wheels
+	for package in $(PACKAGES); do $(BIN)/python -m build --no-isolation --outdir dist/wheels $$package; done
+	$(BIN)/python tests/check_wheels.py dist/wheels constraints.txt
+
 ledger: $(STAMP)  ## which rows of tests/ledger.md are proven by a passing test
 	$(BIN)/python -m pytest --ledger -m "not soak and not cuda"
 

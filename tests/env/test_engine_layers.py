@@ -76,6 +76,15 @@ def test_group_norm(n: int, batch: int, groups: int, per_group: int, seed: int) 
 
 
 @BRIEF
+@given(MODELS, SIZES, st.integers(1, 3), st.integers(1, 3), SEEDS)
+def test_leaky_group_norm(n: int, batch: int, groups: int, per_group: int, seed: int) -> None:
+    channels = groups * per_group
+    x, weight, bias = drawn(seed, (batch, 3, 4, n, channels), (n, channels), (n, channels))
+    plain = image_loop(lambda x, w, b: F.leaky_relu(F.group_norm(x, groups, w, b), 0.05), x, weight, bias)
+    assert_same(layers.leaky_group_norm(x, groups, weight, bias, 0.05), plain, [x, weight, bias])
+
+
+@BRIEF
 @given(MODELS, st.lists(SIZES, min_size=1, max_size=3), st.integers(3, 7), SEEDS)
 def test_layer_norm(n: int, middle: list[int], features: int, seed: int) -> None:
     x, weight, bias = drawn(seed, (n, *middle, features), (n, features), (n, features))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
 from esper_env.hosts.mlp import LEAK
-from esper_env.population.layers import average_pool, convolution, dense, global_average, group_norm
+from esper_env.population.layers import average_pool, convolution, dense, global_average, leaky_group_norm
 from esper_env.population.layout import Params
 
 KERNEL = 3
@@ -92,7 +92,7 @@ class CNNHost(Host):
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
         """Convolution, group norm, activation."""
         h = convolution(x, params["0.weight"])
-        return F.leaky_relu(group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"]), LEAK, inplace=True)
+        return leaky_group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"], LEAK)
 
     def bridge(self, index: int, y: Tensor) -> Tensor:
         """Pool after the blocks that say so."""

@@ -35,11 +35,19 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: i
     return _from_grouped(out.contiguous(memory_format=torch.channels_last), n)
 
 
+def _grouped_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.group_norm(_as_grouped(x), x.shape[3] * groups, weight.flatten(), bias.flatten())
+
+
 def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
     """Group normalisation per model: [batch, h, w, n, c] with affine parameters [n, c]."""
-    n = x.shape[3]
-    out = F.group_norm(_as_grouped(x), n * groups, weight.flatten(), bias.flatten())
-    return _from_grouped(out, n)
+    return _from_grouped(_grouped_norm(x, groups, weight, bias), x.shape[3])
+
+
+def leaky_group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, leak: float) -> Tensor:
+    """Group normalisation and a leaky activation that overwrites it: large images are bound by memory."""
+    normal = _grouped_norm(x, groups, weight, bias)
+    return _from_grouped(F.leaky_relu(normal, leak, inplace=True), x.shape[3])
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

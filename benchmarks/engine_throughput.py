@@ -1,0 +1,260 @@
+"""One training step of N hosts: the population against a plain Python loop over modules, side by side in one run.
+
+    python benchmarks/engine_throughput.py --quick --json /tmp/engine.json
+    python benchmarks/engine_throughput.py            # writes benchmarks/results/engine_throughput.{json,md,png}
+
+Both arms do the same work on the same threads: forward, cross-entropy, backward and SGD with momentum on the same
+minibatches, drawn from resident data. Arms take turns, and each is judged by its fastest turn, so that load on the
+machine weighs on both alike. The times are per minibatch, from an epoch of several.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import esper_env.population.population as population_module
+import matplotlib.figure
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import RESULTS, provenance, write_json
+from esper_env.blueprints import BLUEPRINTS
+from esper_env.hosts import CNNHost, Host, MLPHost
+from esper_env.population.optimizers import SGD
+from esper_env.population.population import Engine, Population
+from esper_env.population.training import Minibatches, train_epoch
+from esper_env.tasks.digits import DENSE_SEEDS
+from torch import Tensor, nn
+
+BATCH, LEARNING_RATE, MOMENTUM, POOL = 32, 0.05, 0.9, 1000
+NO_TILES = 1 << 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """A host and how much of it is measured."""
+
+    host: Host
+    sample: tuple[int, ...]
+    minibatches: int
+
+
+CASES = {
+    "mlp": Case(MLPHost(64, (24, 24, 24), 10), (64,), 8),
+    "digits_cnn": Case(CNNHost((1, 8, 8), (6, 8, 8), 10), (1, 8, 8), 4),
+    "cnn_28": Case(CNNHost((1, 28, 28), (16, 16, 16), 10), (1, 28, 28), 2),
+}
+
+
+class PlainNetwork(nn.Module):
+    """A host's template as one ordinary module."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self.host: Any = host.template()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = self.host.enter(x)
+        for index, block in enumerate(self.host.blocks):
+            x = self.host.bridge(index, block(x))
+        logits: Tensor = self.host.head(x)
+        return logits
+
+
+def make_data(case: Case, n: int) -> Minibatches:
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(POOL, (n, case.minibatches, BATCH), generator=generator)
+    labels = torch.randint(10, (POOL,), generator=generator)
+    return Minibatches(torch.randn(POOL, *case.sample, generator=generator), index, labels[index])
+
+
+def make_population(case: Case, n: int, blueprints: tuple[str, ...] = ()) -> Population:
+    engine = Engine(case.host, tuple(BLUEPRINTS[name] for name in blueprints), SGD(MOMENTUM))
+    population = Population.unborn(engine, n)
+    widths = np.array([[slot.outputs[0] for slot in case.host.slots]] * n)
+    population.rebirth(np.arange(n), torch.arange(n), torch.full((n,), LEARNING_RATE), widths)
+    return population
+
+
+def population_arm(case: Case, n: int) -> Callable[[], object]:
+    population, data = make_population(case, n), make_data(case, n)
+    return partial(train_epoch, population, data)
+
+
+def loop_arm(case: Case, n: int) -> Callable[[], object]:
+    data = make_data(case, n)
+    networks = [PlainNetwork(case.host) for _ in range(n)]
+    optimizers = [torch.optim.SGD(net.parameters(), LEARNING_RATE, MOMENTUM, foreach=True) for net in networks]
+
+    def run() -> None:
+        for row, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
+            for number in range(case.minibatches):
+                optimizer.zero_grad(set_to_none=True)
+                loss = F.cross_entropy(network(data.inputs[data.index[row, number]]), data.labels[row, number])
+                loss.backward()
+                optimizer.step()
+
+    return run
+
+
+def fastest(arms: dict[str, Callable[[], object]], per_call: int, seconds: float) -> dict[str, float]:
+    """Milliseconds per minibatch of each arm's fastest turn; arms take turns until the time is up."""
+    best = dict.fromkeys(arms, float("inf"))
+    for arm in arms.values():
+        arm()
+    end, turns = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or turns < 2:
+        turns += 1
+        for name, arm in arms.items():
+            start = time.perf_counter()
+            arm()
+            best[name] = min(best[name], (time.perf_counter() - start) * 1e3 / per_call)
+    return best
+
+
+def compare(case: Case, sizes: list[int], seconds: float) -> Iterator[tuple[int, dict[str, float]]]:
+    for n in sizes:
+        times = fastest({"loop": loop_arm(case, n), "population": population_arm(case, n)}, case.minibatches, seconds)
+        yield (
+            n,
+            {
+                "loop_ms": times["loop"],
+                "population_ms": times["population"],
+                "speedup": times["loop"] / times["population"],
+            },
+        )
+
+
+def untiled(arm: Callable[[], object]) -> Callable[[], object]:
+    def run() -> None:
+        tile_bytes, population_module.TILE_BYTES = population_module.TILE_BYTES, NO_TILES
+        arm()
+        population_module.TILE_BYTES = tile_bytes
+
+    return run
+
+
+def tiling_gain(n: int, seconds: float) -> dict[str, float]:
+    """What tiles of rows gain on the largest activations."""
+    case = CASES["cnn_28"]
+    arms = {"tiled": population_arm(case, n), "whole": untiled(population_arm(case, n))}
+    times = fastest(arms, case.minibatches, seconds)
+    return {"tiled_ms": times["tiled"], "whole_ms": times["whole"], "gain": times["whole"] / times["tiled"]}
+
+
+def multiply_adds(host: MLPHost) -> int:
+    widths = (host.inputs, *host.widths, host.classes)
+    return sum(i * o for i, o in itertools.pairwise(widths))
+
+
+def gemm_share(mlp_ms: float, n: int, seconds: float) -> dict[str, float]:
+    """Which share of the machine's measured matrix-product peak the MLP's training step reaches."""
+    size = 1024
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    peak_ms = fastest({"gemm": lambda: left @ right}, 1, seconds)["gemm"]
+    peak = 2 * size**3 / peak_ms / 1e6
+    host = CASES["mlp"].host
+    assert isinstance(host, MLPHost)
+    # Forward, gradient by weights, gradient by inputs: the last is not needed for the first layer.
+    products = 3 * multiply_adds(host) - host.inputs * host.widths[0]
+    reached = 2 * products * BATCH * n / mlp_ms / 1e6
+    return {"peak_gflops": peak, "reached_gflops": reached, "share": reached / peak}
+
+
+def seeds_cost(n: int, seconds: float) -> dict[str, float]:
+    """Milliseconds per minibatch of n MLP hosts by how many seeds each has, live, of all blueprints in turn."""
+    case, times = CASES["mlp"], {}
+    for count in range(len(case.host.slots) + 1):
+        population, data = make_population(case, n, DENSE_SEEDS), make_data(case, n)
+        rows = np.arange(n)
+        for slot in range(count):
+            slots, kinds = np.full(n, slot), (rows + slot) % len(DENSE_SEEDS)
+            population.germinate(
+                rows, slots, kinds, np.zeros(n, dtype=np.int64), torch.arange(n), torch.zeros(n).long()
+            )
+            population.advance(rows, slots)
+        population.alpha.copy_(torch.from_numpy(population.census.live))
+        arm = partial(train_epoch, population, data)
+        times[str(count)] = fastest({"seeds": arm}, case.minibatches, seconds)["seeds"]
+    return times
+
+
+def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, case in CASES.items():
+        result[name] = {}
+        for n, row in compare(case, sizes, seconds):
+            result[name][str(n)] = row
+            print(
+                f"{name:<11} N={n:<4} loop {row['loop_ms']:9.2f} ms   population {row['population_ms']:8.2f} ms"
+                f"   speedup {row['speedup']:5.1f}x",
+                flush=True,
+            )
+    n = 64
+    result["tiling"] = tiling_gain(16, seconds)
+    result["gemm"] = gemm_share(result["mlp"][str(n)]["population_ms"], n, min(seconds, 2.0))
+    result["seeds_ms"] = seeds_cost(n, min(seconds, 2.0))
+    return result
+
+
+def report(result: dict[str, Any]) -> str:
+    lines = [
+        f"`{result['provenance']['command']}`, {result['provenance']['threads']} threads, "
+        f"torch {result['provenance']['versions']['torch']}; milliseconds per minibatch of {BATCH}.",
+        "",
+        "| host | N | loop | population | speedup |",
+        "|---|---|---|---|---|",
+    ]
+    for name in CASES:
+        for n, row in result[name].items():
+            lines.append(
+                f"| {name} | {n} | {row['loop_ms']:.2f} | {row['population_ms']:.2f} | {row['speedup']:.1f}x |"
+            )
+    tiling, gemm = result["tiling"], result["gemm"]
+    seeds = ", ".join(f"{count}: {ms:.2f}" for count, ms in result["seeds_ms"].items())
+    lines += [
+        "",
+        f"Tiles of rows on the 28x28 CNN at N = 16: {tiling['gain']:.2f}x "
+        f"({tiling['whole_ms']:.1f} ms whole, {tiling['tiled_ms']:.1f} ms tiled).",
+        f"The MLP step at N = 64 reaches {gemm['reached_gflops']:.1f} of {gemm['peak_gflops']:.1f} GFLOP/s, "
+        f"{100 * gemm['share']:.0f} % of the machine's measured matrix-product peak.",
+        f"MLP at N = 64 by live seeds per host (five blueprints mixed), ms: {seeds}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(result: dict[str, Any]) -> matplotlib.figure.Figure:
+    figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name in CASES:
+        sizes = [int(n) for n in result[name]]
+        left.plot(sizes, [row["speedup"] for row in result[name].values()], "o-", label=name)
+        right.plot(sizes, [row["population_ms"] / int(n) for n, row in result[name].items()], "o-", label=name)
+    left.axhline(1.0, color="grey", linewidth=0.8)
+    left.set(xscale="log", xlabel="hosts N", ylabel="times as fast as the loop", title="One training step")
+    right.set(xscale="log", yscale="log", xlabel="hosts N", ylabel="ms per host and minibatch", title="Cost per host")
+    left.legend(frameon=False)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and shorter turns; about a minute")
+    parser.add_argument("--json", metavar="PATH", help="where to write the result (default: benchmarks/results)")
+    args = parser.parse_args()
+    sizes = [1, 16, 64] if args.quick else [1, 4, 16, 64, 256]
+    result = measure(sizes, 1.0 if args.quick else 10.0) | {"provenance": provenance()}
+    print("\n" + report(result))
+    write_json(args.json or RESULTS / "engine_throughput.json", result)
+    if not args.quick:
+        (RESULTS / "engine_throughput.md").write_text(report(result), encoding="utf-8")
+        plot(result).savefig(RESULTS / "engine_throughput.png", dpi=120)
+
+
+if __name__ == "__main__":
+    main()
