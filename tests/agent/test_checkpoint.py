@@ -1,5 +1,6 @@
 """A checkpoint comes back exactly, or not at all; writing one never endangers the one before it."""
 
+import copy
 import errno
 import math
 import os
@@ -23,6 +24,7 @@ from esper_agent.checkpoint import (
     CheckpointError,
     load_checkpoint,
     migrate_0_to_1,
+    restore_checkpoint,
     save_checkpoint,
 )
 from hypothesis import HealthCheck, given, settings
@@ -200,13 +202,39 @@ def test_there_is_one_migration_for_each_version_and_a_line_about_it() -> None:
 @pytest.mark.parametrize("version", range(SCHEMA_VERSION + 1))
 def test_a_stored_checkpoint_of_every_version_goes_on_training(version: int) -> None:
     model = make_agent(seed=0)
-    model.restore(fixture_file(version))
+    restore_checkpoint(fixture_file(version), model)
     assert asdict(model.learner.counters) == {"env_steps": 64, "rollouts": 4, "optimizer_steps": 16}
     reference = make_agent(seed=0)
-    reference.restore(fixture_file(SCHEMA_VERSION))
+    restore_checkpoint(fixture_file(SCHEMA_VERSION), reference)
     for trained in (model, reference):
         trained.learn(32, reset_num_timesteps=False)
     assert_same(model.state_dict(), reference.state_dict())
+
+
+@pytest.mark.ledger("K3")
+@pytest.mark.parametrize(
+    "part", ["policy", "optimizer", "counters", "generators", "detectors", "episodes", "env", "runner", "rollout"]
+)
+def test_a_checkpoint_that_lacks_a_part_changes_nothing(tmp_path: Path, part: str) -> None:
+    state = load_checkpoint(fixture_file(SCHEMA_VERSION))
+    del state[part]
+    save_checkpoint(tmp_path / "part.ckpt", state)
+    model = make_agent(seed=0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(CheckpointError, match=rf"part\.ckpt does not fit.*{part}.*nothing has changed"):
+        restore_checkpoint(tmp_path / "part.ckpt", model)
+    assert_same(model.state_dict(), before)
+
+
+@pytest.mark.ledger("K3")
+def test_a_truncated_checkpoint_changes_nothing(tmp_path: Path) -> None:
+    whole = fixture_file(SCHEMA_VERSION).read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
+    model = make_agent(seed=0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(CheckpointError, match="damaged"):
+        restore_checkpoint(tmp_path / "cut.ckpt", model)
+    assert_same(model.state_dict(), before)
 
 
 @pytest.mark.ledger("K2")

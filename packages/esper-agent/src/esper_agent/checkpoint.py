@@ -6,6 +6,7 @@
 | 1 | counters under `counters`, as `env_steps`, `rollouts` and `optimizer_steps` |
 """
 
+import copy
 import json
 import os
 import pickle
@@ -13,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import torch
 from torch import Tensor
@@ -57,6 +58,30 @@ def load_checkpoint(path: str | Path) -> State:
         CheckpointError: when the file is missing, damaged, foreign, hostile or newer than this package.
     """
     return migrate(*_read(Path(path)))
+
+
+class Stateful(Protocol):
+    """Something whose state can be taken and given."""
+
+    def state_dict(self) -> State:
+        """The state as tensors and plain data."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a state."""
+
+
+def restore_checkpoint(path: str | Path, target: Stateful) -> None:
+    """Give a checkpoint's state to its owner, completely or not at all.
+
+    Raises:
+        CheckpointError: when the file cannot be read or its state does not fit; the owner is as before.
+    """
+    state, before = load_checkpoint(path), copy.deepcopy(target.state_dict())
+    try:
+        target.load_state_dict(state)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        target.load_state_dict(before)
+        raise CheckpointError(f"{path} does not fit: {error!r}; nothing has changed") from error
 
 
 def upgrade_checkpoint(path: str | Path) -> tuple[int, int]:

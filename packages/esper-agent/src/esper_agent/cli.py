@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from esper_agent.checkpoint import CheckpointError, upgrade_checkpoint
+from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation import evaluate_policy
 from esper_agent.runs import RunConfig, RunDirectory, RunError
@@ -66,7 +66,7 @@ def evaluate(options: argparse.Namespace) -> None:
     run, checkpoint = _find_checkpoint(options.path)
     config = run.read_config()
     model = build_model(config)
-    model.restore(checkpoint)
+    restore_checkpoint(checkpoint, model)
     returns, lengths = evaluate_policy(
         model,
         config.env_id,

@@ -10,6 +10,7 @@ from types import FrameType
 import gymnasium
 from stable_baselines3.common.callbacks import BaseCallback
 
+from esper_agent.checkpoint import restore_checkpoint
 from esper_agent.learning_curve import draw_learning_curve
 from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.runs import RunConfig, RunDirectory, RunError
@@ -87,7 +88,7 @@ def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
     run.sweep()
     model = build_model(config)
     if run.checkpoints():
-        model.restore(run.latest_checkpoint())
+        restore_checkpoint(run.latest_checkpoint(), model)
     _train(run, config, model, progress_bar=progress_bar)
 
 
