@@ -12,6 +12,7 @@ from esper_env.recording import Recorder
 from esper_env.render import sparkline, view_row
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
+from gymnasium.wrappers import vector as vector_wrappers
 
 IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
 
@@ -178,3 +179,13 @@ def test_record_video_writes_a_film(tmp_path) -> None:  # type: ignore[no-untype
     films = list((tmp_path / "film").glob("*.mp4"))
     assert len(films) == 1
     assert films[0].stat().st_size > 1000
+
+
+def test_record_video_films_a_vector(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    env = gymnasium.make_vec("Esper-v0", 2, render_mode="rgb_array", horizon=2)
+    env = vector_wrappers.RecordVideo(env, str(tmp_path / "film"), record_first_only=True)
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(vector_action(2, Op.WAIT))
+    env.close()
+    assert list((tmp_path / "film").glob("*.mp4"))

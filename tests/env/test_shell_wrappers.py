@@ -171,8 +171,8 @@ def test_the_masks_stand_in_vector_observations(mode: str, inner: Callable[[Any]
 @pytest.mark.parametrize("wrapper", [*SINGLE, MaskInObservation])
 def test_wrapped_environments_pass_gymnasiums_checker(wrapper: Any, recwarn: pytest.WarningsRecorder) -> None:
     check_env(wrapper(EsperEnv(**SETTINGS)), skip_render_check=True)
-    ours = [str(w.message) for w in recwarn if "not the recommended" not in str(w.message)]
-    assert not [message for message in ours if "different from the unwrapped version" not in message]
+    advice = "different from the unwrapped version"  # the checker would rather see the bare environment
+    assert [str(warning.message) for warning in recwarn if advice not in str(warning.message)] == []
 
 
 @pytest.mark.parametrize("wrapper", [*SINGLE, MaskInObservation])
@@ -206,8 +206,8 @@ def test_maskable_ppo_learns_with_the_masks(wrapper: Any) -> None:
     env = DummyVecEnv([lambda: wrapper(EsperEnv(**SETTINGS)) for _ in range(2)])
     assert is_masking_supported(env)
     model = MaskablePPO("MlpPolicy", env, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu")
-    model.learn(128)
-    assert model.num_timesteps == 128
+    model.learn(256)
+    assert model.num_timesteps == 256
     observation = env.reset()
     action, _ = model.predict(observation, action_masks=get_action_masks(env))
     if wrapper is DiscreteActions:
