@@ -102,7 +102,7 @@ def test_growing_networks_resume_bit_for_bit(tmp_path: Path) -> None:
     run, crashed = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "crashed")
     sizes = ["--n-envs", "2", "--set", "n_steps=16", "--set", "sequence_length=16", "--set", "n_minibatches=2"]
     steps = ["--total-timesteps", "96", "--checkpoint-every", "32", "--no-progress"]
-    assert cli.main(["train", "esper_env:Esper-v0", "--run-dir", str(run.path), *sizes, *steps]) == 0
+    assert cli.main(["train", "Esper-v0", "--run-dir", str(run.path), *sizes, *steps]) == 0
     crashed.checkpoint_directory.mkdir(parents=True)
     shutil.copy(run.config_file, crashed.config_file)
     shutil.copy(run.checkpoint_file(32), crashed.checkpoint_file(32))

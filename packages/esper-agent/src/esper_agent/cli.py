@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
 
 from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
