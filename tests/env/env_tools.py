@@ -16,6 +16,8 @@ from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task
 from esper_env.tasks.digits import load_digits
 
+torch.set_num_threads(1)  # small tensors gain nothing from threads, and lose much on a busy machine
+
 IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
 TINY = "tiny_digits"
 WAIT = dict.fromkeys(HEADS, 0)

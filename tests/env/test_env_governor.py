@@ -55,11 +55,23 @@ def corrupt_batch(_: EsperVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper_env.simulation.train_epoch", train)
 
 
+def run_away_at_the_end(env: EsperVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incubating seed overflows in the last minibatch, after every measurement of the epoch."""
+
+    def train(population: Any, data: Minibatches) -> TrainingReport:
+        report = train_epoch(population, data)
+        poison_seed(2)(env, monkeypatch)
+        return report
+
+    monkeypatch.setattr("esper_env.simulation.train_epoch", train)
+
+
 FAULTS = {
     "NaN in the host": poison_host,
     "infinity in a fossil": poison_seed(0),
     "infinity in a live seed": poison_seed(1),
     "infinity in an incubating seed": poison_seed(2),
+    "overflow of an incubating seed in the last minibatch": run_away_at_the_end,
     "exploding learning rate": explode,
     "corrupt batch": corrupt_batch,
 }

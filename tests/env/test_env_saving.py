@@ -27,7 +27,7 @@ def course(env: EsperVectorEnv, start: int, stop: int) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize("cut", [0, 1, 4, 7, 13, 14, 15, 20])
+@pytest.mark.parametrize("cut", [0, 1, 6, 13, 14, 20])
 def test_an_interrupted_run_goes_on_bit_for_bit(cut: int) -> None:
     straight, before, after = (tiny(8, **RUGGED) for _ in range(3))
     straight.reset(seed=2), before.reset(seed=2)
@@ -53,7 +53,6 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from test_env_saving import course, RUGGED
 from env_tools import tiny
-torch.set_num_threads(1)
 env = tiny(8, **RUGGED)
 env.load_state_dict(torch.load(sys.argv[2], weights_only=True))
 results = course(env, int(sys.argv[3]), 18)
@@ -62,18 +61,12 @@ torch.save({"results": plain, "state": env.state_dict()}, sys.argv[4])
 """
 
 
-@pytest.mark.parametrize("cut", [9])
-def test_another_process_continues_bit_for_bit_from_a_file_without_pickled_code(cut: int, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        env = tiny(8, **RUGGED)
-        env.reset(seed=2)
-        course(env, 0, cut)
-        torch.save(env.state_dict(), tmp_path / "saved.pt")
-        here = course(env, cut, 18)
-    finally:
-        torch.set_num_threads(threads)
+def test_another_process_continues_bit_for_bit_from_a_file_without_pickled_code(tmp_path: Path) -> None:
+    env, cut = tiny(8, **RUGGED), 9
+    env.reset(seed=2)
+    course(env, 0, cut)
+    torch.save(env.state_dict(), tmp_path / "saved.pt")
+    here = course(env, cut, 18)
     arguments = [str(Path(__file__).parent), str(tmp_path / "saved.pt"), str(cut), str(tmp_path / "there.pt")]
     subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, timeout=300)
     there = torch.load(tmp_path / "there.pt", weights_only=True)
