@@ -38,7 +38,7 @@ def test_merged_shards_equal_one_pass(seed: int, shards: list[int], offset: floa
     assert running.updates == len(parts)
 
 
-@pytest.mark.ledger("V6")
+@pytest.mark.ledger("V6", "TG6")
 def test_a_window_forgets_geometrically_by_the_closed_form() -> None:
     window, samples = 5, torch.randn(40, 16, dtype=torch.float64)
     running = RunningMoments((), window)
@@ -53,7 +53,7 @@ def test_a_window_forgets_geometrically_by_the_closed_form() -> None:
     torch.testing.assert_close(running.variance, second - running.mean.square())
 
 
-@pytest.mark.ledger("V6")
+@pytest.mark.ledger("V6", "TG6")
 def test_a_windowed_stream_converges_to_the_true_moments_and_follows_a_change() -> None:
     generator = torch.Generator().manual_seed(0)
     running = RunningMoments((), 10)

@@ -212,6 +212,33 @@ def test_both_autoreset_modes_give_the_same_advantages() -> None:
     torch.testing.assert_close(advantages[0][:25], advantages[1][:25], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.ledger("X19")
+def test_a_truncation_whose_final_observation_is_withheld_is_refused() -> None:
+    class Silent(MaskedHeads):
+        def step(self, actions: Any) -> Any:
+            *result, infos = super().step(actions)
+            infos.pop("final_obs", None)
+            return *result, infos
+
+    with pytest.raises(ValueError, match="truncated an episode without infos"):
+        collected(Silent(4))
+
+
+def test_final_observations_may_come_as_one_tensor() -> None:
+    class Whole(MaskedHeads):
+        def step(self, actions: Any) -> Any:
+            *result, infos = super().step(actions)
+            if "final_obs" in infos:
+                rows = [np.zeros(6, np.float32) if row is None else row for row in infos["final_obs"]]
+                infos["final_obs"] = torch.from_numpy(np.stack(rows))
+            return *result, infos
+
+    whole, single = collected(Whole(4)), collected(MaskedHeads(4))
+    assert torch.equal(whole.buffer.bootstrapped, single.buffer.bootstrapped)
+    kept = single.buffer.bootstrapped
+    assert torch.equal(whole.buffer.bootstraps[kept], single.buffer.bootstraps[kept])
+
+
 def test_in_next_step_mode_the_resetting_step_is_no_decision() -> None:
     model = collected(MaskedHeads(4, mode=AutoresetMode.NEXT_STEP))
     buffer = model.buffer
@@ -254,6 +281,13 @@ def test_an_environment_with_other_heads_is_refused() -> None:
         model.set_env(MockGrowth(4))
     model.set_env(MaskedHeads(2))
     model.learn(32)
+
+
+def test_one_hot_observations_are_not_rescaled() -> None:
+    for name, rescaled in (("box", True), ("discrete", False), ("multi_discrete", False)):
+        env = Walk(OBSERVATIONS[name], spaces.Discrete(2))
+        model = FactoredRecurrentPPO(env, seed=0, **SMALL, n_minibatches=2)
+        assert (model.policy.normalizer is not None) == rescaled
 
 
 @pytest.mark.ledger("T2")

@@ -43,7 +43,8 @@ class PPOConfig:
         adam_epsilon: of AdamW.
         advantage_floor: smallest divisor of the advantages, in standard deviations of the returns.
         value_window: rollouts that the running moments of the returns remember.
-        normalize_observations: scale observations by running moments, frozen during a rollout.
+        normalize_observations: scale numeric observations by running moments, frozen during a rollout; one-hot ones
+            are on scale already.
         observation_clip: largest absolute normalised observation.
         encoder_sizes: widths of the encoder's layers.
         encoder_norm: LayerNorm on the encoder's output.
@@ -73,7 +74,7 @@ class PPOConfig:
     clip_mode: Literal["joint", "per_head"] = "joint"
     clip_range_vf: float | None = None
     target_kl: float = 0.05
-    ent_coef: float | Schedule | Mapping[str, float | Schedule] = 0.01
+    ent_coef: float | Schedule | Mapping[str, float | Schedule] = 0.003
     vf_coef: float = 0.5
     huber_delta: float = 1.0
     max_group_grad_norm: float | None = 0.5

@@ -184,7 +184,16 @@ class TensorEnv:
         return cells
 
     def _final_observations(self, truncated: Any, infos: Mapping[str, Any]) -> Tensor | None:
-        if self.resets_next_step or "final_obs" not in infos:
+        """The last observations of truncated episodes that were reset at once; None if there is none.
+
+        Raises:
+            ValueError: when the environment keeps them to itself: the value after the truncation is then unknown.
+        """
+        if self.resets_next_step:
+            return None
+        if "final_obs" not in infos:
+            if truncated.any():
+                raise ValueError("the environment truncated an episode without infos['final_obs']")
             return None
         final = infos["final_obs"]
         if isinstance(final, Tensor):

@@ -8,7 +8,7 @@ model.save("model.ckpt")
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,7 +72,9 @@ class FactoredRecurrentPPO:
         self.observation_encoder, self.action_spec = observations, actions
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.policy = Policy(observations.size, actions, self.config).to(self.device)
+            rescale = self.config.normalize_observations and observations.sizes is None
+            network = replace(self.config, normalize_observations=rescale)
+            self.policy = Policy(observations.size, actions, network).to(self.device)
         self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
         shuffle = torch.Generator().manual_seed(self.seed)
         self.learner = Learner(self.policy, self.config, self.gamma, shuffle)
