@@ -71,7 +71,12 @@ class Simulation:
         blueprints = tuple(BLUEPRINTS[name] for name in self.task.blueprints)
         dtype = getattr(torch, config.dtype)
         engine = Engine(
-            self.task.host, blueprints, self.task.optimizer, device=check_device(config.device), dtype=dtype
+            self.task.host,
+            blueprints,
+            self.task.optimizer,
+            self.task.max_grad_norm,
+            device=check_device(config.device),
+            dtype=dtype,
         )
         self.population = Population.unborn(engine, n)
         self.data = self._resident(self.task.load())
@@ -108,6 +113,7 @@ class Simulation:
         self.base_seed[index] = base.to(self.base_seed)
         self.episode[index] = -1
 
+    @torch.inference_mode(False)
     def reset(self, rows: Rows) -> None:
         """Begin the next episode of some rows."""
         if not len(rows):
@@ -141,6 +147,7 @@ class Simulation:
 
     # Step
 
+    @torch.inference_mode(False)
     def step(self, actions: Tensor) -> Outcome:
         """Apply the operations, train, tick, validate, govern, and reward; `actions` is int64 [n, heads]."""
         before = self.state.clone()

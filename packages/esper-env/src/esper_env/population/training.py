@@ -36,8 +36,9 @@ class TrainingReport:
     seed_grad_norm: Tensor  # [n, slots], of the loss by the seed's parameters; zero where there is none
 
 
+@torch.enable_grad()
 def train_epoch(population: Population, data: Minibatches) -> TrainingReport:
-    """Train every row on its minibatches, in place."""
+    """Train every row on its minibatches, in place; a caller's `no_grad` does not reach in here."""
     samples = data.index.shape[2]
     reports = [_train_tile(population, data, start, stop) for start, stop in population.tiles(samples)]
     if len(reports) == 1:

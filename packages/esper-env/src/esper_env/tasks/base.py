@@ -52,6 +52,7 @@ class Task:
     optimizer: Optimizer
     batch_size: int
     minibatches_per_step: int
+    max_grad_norm: float | None = None  # of each host and of each seed; None for no limit
 
 
 TASKS: Registry[Task] = Registry("task")

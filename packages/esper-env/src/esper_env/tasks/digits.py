@@ -14,6 +14,8 @@ TRAIN, VAL = 1000, 240  # of 1,797; the rest is the test split
 SPLIT_SEED = 0
 # A minibatch costs much the same whatever its size, so few and larger ones make fast steps.
 MINIBATCHES, BATCH = 5, 48
+# Unlimited, seeds overshoot at high learning rates: switching on the worst of 45 cost 69 points of accuracy, limited 3.
+MAX_GRAD_NORM = 1.0
 DENSE_SEEDS = ("low_rank", "narrow_mlp", "medium_mlp", "wide_mlp", "gated_unit")
 IMAGE_SEEDS = ("pointwise", "depthwise", "bottleneck", "convolution", "wide_convolution")
 
@@ -42,6 +44,7 @@ TASKS.register(
         optimizer=SGD(momentum=0.9),
         batch_size=BATCH,
         minibatches_per_step=MINIBATCHES,
+        max_grad_norm=MAX_GRAD_NORM,
     ),
 )
 TASKS.register(
@@ -53,6 +56,7 @@ TASKS.register(
         optimizer=SGD(momentum=0.9),
         batch_size=BATCH,
         minibatches_per_step=MINIBATCHES,
+        max_grad_norm=MAX_GRAD_NORM,
     ),
 )
 TASKS.register(
@@ -64,5 +68,6 @@ TASKS.register(
         optimizer=SGD(momentum=0.9),
         batch_size=BATCH,
         minibatches_per_step=MINIBATCHES,
+        max_grad_norm=MAX_GRAD_NORM,
     ),
 )
