@@ -59,9 +59,11 @@ def _lesions(seed: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]
     count = np.searchsorted(weights, uniform(seed, Purpose.LESION_COUNT, 0, zero).cpu().numpy(), side="right")
     rank = permutation(seed, Purpose.LESION_PLACE, len(widths)).argsort(dim=1).cpu().numpy()
     low, high = config.live_units
+    if high >= widths.min():
+        raise ValueError(f"live_units is {config.live_units}; allowed: less than the narrowest block's {widths.min()}")
     index = torch.arange(len(widths), device=seed.device)
     units = low + integers(seed[:, None], Purpose.LIVE_UNITS, 0, index, high - low + 1).cpu().numpy()
-    return np.where(rank < count[:, None], np.minimum(units, widths), widths)
+    return np.where(rank < count[:, None], units, widths)
 
 
 def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Minibatches:
