@@ -147,6 +147,18 @@ def test_a_collapse_without_allowance_terminates_at_once_with_the_penalty(step: 
     np.testing.assert_array_equal(observation[1], fresh[1])
 
 
+@pytest.mark.ledger("X4")
+def test_a_ruin_in_the_very_last_step_forfeits_the_final_metric() -> None:
+    env = EsperEnv(task=TINY, horizon=2, max_rollbacks=0)
+    env.reset(seed=0)
+    env.step(WAIT)
+    env.row.simulation.population.body.values[:] = float("nan")
+    _, _, terminated, _, info = env.step(WAIT)
+    assert terminated
+    assert info["reward_terms"]["final_metric"] == 0.0
+    assert info["reward_terms"]["rollback"] == -0.5
+
+
 @pytest.mark.ledger("P11")
 @pytest.mark.parametrize("allowed", [0, 1, 3])
 def test_a_host_that_keeps_collapsing_is_ended_after_the_declared_number(allowed: int) -> None:
