@@ -47,7 +47,6 @@ class Passes:
             h = self._block(slot, x)
             outputs.append(h)
             if starting is not None:
-                x = torch.cat([x, x.detach().index_select(axis, starting)], axis)
                 h = torch.cat([h, h.detach().index_select(axis, starting)], axis)
             y = h if graft is None else self._graft(graft, slot, x, h, starting)
             x = self.host.bridge(slot, y)
@@ -64,7 +63,7 @@ class Passes:
 
     def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
         axis = self.host.row_axis
-        inputs = x.index_select(axis, graft.rows)
+        inputs = self._inputs(graft, x)
         shares = torch.split(inputs, [group.count for group in graft.groups], axis)
         deltas, gates = [], []
         for group, share in zip(graft.groups, shares, strict=True):
@@ -77,6 +76,14 @@ class Passes:
         effect = self._multiplied(graft, delta, h) * self._strength(graft, slot, gates, inputs)
         # Where variants start, h is a fresh copy that nothing else needs, so it may be added to in place.
         return h.index_add(axis, graft.rows, effect) if fresh is None else h.index_add_(axis, graft.rows, effect)
+
+    def _inputs(self, graft: Graft, x: Tensor) -> Tensor:
+        """What each seed reads; a variant that starts here reads its host's input, without a way back."""
+        inputs = x.index_select(self.host.row_axis, graft.sources)
+        if graft.attached is not None and inputs.requires_grad:
+            attached = self.host.per_row(graft.attached)
+            inputs.register_hook(lambda grad: grad * attached)
+        return inputs
 
     def _seed_parameters(self, group: SeedGroup) -> list[Tensor]:
         if group.again is None:

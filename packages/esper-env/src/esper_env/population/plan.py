@@ -39,6 +39,10 @@ class Graft:
 
     groups: tuple[SeedGroup, ...]
     rows: Tensor  # [m], the pass's row of each seed
+    sources: (
+        Tensor  # [m], the pass's row that each seed's input comes from: its own, or that of its host if it starts here
+    )
+    attached: Tensor | None  # [m], one where the input passes gradient on, that is, is its own; None if everywhere
     hosts: Tensor  # [m], the population's row of each seed
     forced: Tensor | None  # [m], true where the seed incubates and acts fully all the same; None if nowhere
     multiply: Tensor | None  # which of the m have the blend MULTIPLY; None if none has
@@ -93,12 +97,14 @@ def _plan(population: Population, hosts: Ints, acting: Ints, begin: Ints) -> Pla
         count=len(hosts),
         under_way=tuple(started[:slots]),
         starting=tuple(_tensor(population, span) if len(span) else None for span in spans),
-        grafts=tuple(_graft(population, slot, hosts[upto[slot]], acting[upto[slot]]) for slot in range(slots)),
+        grafts=tuple(
+            _graft(population, slot, hosts[upto[slot]], acting[upto[slot]], started[slot]) for slot in range(slots)
+        ),
         lesioned=tuple(bool(population.lesioned[:, slot].any()) for slot in range(slots)),
     )
 
 
-def _graft(population: Population, slot: int, hosts: Ints, acting: Ints) -> Graft | None:
+def _graft(population: Population, slot: int, hosts: Ints, acting: Ints, under_way: int) -> Graft | None:
     census = population.census
     groups, members = [], []
     acts = (acting >> slot) & 1 == 1
@@ -116,15 +122,18 @@ def _graft(population: Population, slot: int, hosts: Ints, acting: Ints) -> Graf
     if not groups:
         return None
     where = np.concatenate(members)
+    own = where < under_way
     blend, forced = census.blend[hosts[where], slot], ~census.live[hosts[where], slot]
     multiplied = np.flatnonzero(blend == Blend.MULTIPLY)
     return Graft(
         groups=tuple(groups),
         rows=_tensor(population, where),
+        sources=_tensor(population, np.where(own, where, hosts[where])),
+        attached=None if own.all() else _flags(population, own),
         hosts=_tensor(population, hosts[where]),
         forced=_tensor(population, forced) if forced.any() else None,
         multiply=_tensor(population, multiplied) if len(multiplied) else None,
-        gate=_flags(population, blend == Blend.GATE),
+        gate=_flags(population, blend == Blend.GATE) if (blend == Blend.GATE).any() else None,
     )
 
 
@@ -132,5 +141,5 @@ def _tensor(population: Population, values: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(values).to(population.engine.device)
 
 
-def _flags(population: Population, flags: NDArray[np.bool_]) -> Tensor | None:
-    return _tensor(population, flags).to(population.engine.dtype) if flags.any() else None
+def _flags(population: Population, flags: NDArray[np.bool_]) -> Tensor:
+    return _tensor(population, flags).to(population.engine.dtype)
