@@ -33,7 +33,7 @@ def group_norms(groups: Groups) -> dict[str, Tensor]:
 def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float) -> ClipReport:
     """Limit each group's norm, then the total norm, in place.
 
-    A non-finite gradient makes `pre` non-finite and spoils the others: do not step then.
+    A non-finite gradient makes `pre` non-finite and stays: do not step then.
 
     Args:
         groups: parameters by group name; a parameter belongs to one group.
@@ -57,13 +57,14 @@ def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float
 
 
 def _scales(norms: Tensor, max_group_norm: float | None, max_norm: float) -> Tensor:
-    """The factor of each group; 1 where nothing has to shrink."""
-    smallest = torch.finfo(norms.dtype).tiny
-    limited = norms if max_group_norm is None else norms.clamp(max=max_group_norm)
-    total: Tensor = torch.linalg.vector_norm(limited)
-    by_group = torch.where(norms > 0, limited / norms.clamp(min=smallest), 1.0)
-    shrink: Tensor = (max_norm / total.clamp(min=smallest)).clamp(max=1.0)
-    return by_group * shrink
+    """The factor of each group; exactly 1 where nothing has to shrink."""
+    by_group = torch.ones_like(norms) if max_group_norm is None else _shrink(norms, max_group_norm)
+    total: Tensor = torch.linalg.vector_norm(norms * by_group)
+    return by_group * _shrink(total, max_norm)
+
+
+def _shrink(norm: Tensor, limit: float) -> Tensor:
+    return torch.where(norm > limit, limit / norm, 1.0)
 
 
 def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
