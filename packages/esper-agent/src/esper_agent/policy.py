@@ -104,7 +104,7 @@ class Policy(nn.Module):
 
 
 def follower_scatter(actions: ActionSpec) -> Tensor:
-    """Which logit of the followers' common layer stands at each entry of a row's cells; any for padding."""
+    """Which output of the followers' layers stands at each entry of a row's cells; any of the head's for padding."""
     starts = [sum(actions.sizes[1:index]) for index in range(1, len(actions.sizes))]
     entries = [
         start + min(value, size - 1)
@@ -167,9 +167,11 @@ class Decoder(nn.Module):
     def _follower_logits(self, actor: Tensor) -> Tensor:
         """All followers in all rows with one multiplication, [steps, width] to [cells - 1, width, steps]."""
         parts = [tuple(self.heads[name].parameters()) for name in self.actions.heads[1:]]
-        weight, bias = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-        logits = torch.matmul(weight, torch.tanh(self._per_row(actor)).transpose(1, 2)) + bias[:, None]
-        return logits.index_select(1, self.scatter).view(-1, self.actions.width, len(actor))
+        weight = torch.cat([part[0] for part in parts]).index_select(0, self.scatter)
+        bias = torch.cat([part[1] for part in parts]).index_select(0, self.scatter)
+        rows = torch.tanh(self._per_row(actor)).transpose(1, 2)
+        logits = torch.baddbmm(bias[:, None], weight.expand(len(rows), -1, -1), rows)
+        return logits.view(-1, self.actions.width, len(actor))
 
     def _per_row(self, actor: Tensor) -> Tensor:
         """The actor's hidden layer once per row of followers, [steps, width] to [rows, steps, width]."""
