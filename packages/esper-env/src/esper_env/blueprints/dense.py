@@ -16,12 +16,6 @@ from esper_env.population.layout import LayerScale, Params
 GAIN = 0.5
 
 
-def _scaled_dense(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-    """A dense layer and the layer scale; scaling the weights is the same and touches fewer numbers."""
-    gain = GAIN * scale
-    return dense(x, weight * gain, bias * gain)
-
-
 class PlainGatedUnit(nn.Module):
     """A gated linear unit in plain torch."""
 
@@ -53,7 +47,7 @@ class LowRank(Blueprint):
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Down, up, scale."""
-        return dense(dense(x, params["0.weight"]), params["1.weight"] * (GAIN * params["2.scale"]))
+        return dense(dense(x, params["0.weight"]), params["1.weight"]) * (GAIN * params["2.scale"])
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class TwoLayer(Blueprint):
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Linear, ReLU, linear, scale."""
         hidden = F.relu(dense(x, params["0.weight"], params["0.bias"]), inplace=True)
-        return _scaled_dense(hidden, params["2.weight"], params["2.bias"], params["3.scale"])
+        return dense(hidden, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
 
 
 @dataclass(frozen=True)
@@ -89,11 +83,12 @@ class GatedUnit(Blueprint):
         """The fused unit."""
         value = dense(x, params["value.weight"], params["value.bias"])
         key = dense(x, params["key.weight"], params["key.bias"])
-        return _scaled_dense(value * key.sigmoid(), params["out.weight"], params["out.bias"], params["last.scale"])
+        out = dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
+        return out * (GAIN * params["last.scale"])
 
 
 BLUEPRINTS.register("low_rank", LowRank(rank=2))
 BLUEPRINTS.register("narrow_mlp", TwoLayer(hidden=6))
 BLUEPRINTS.register("medium_mlp", TwoLayer(hidden=16))
-BLUEPRINTS.register("wide_mlp", TwoLayer(hidden=48))
+BLUEPRINTS.register("wide_mlp", TwoLayer(hidden=32))
 BLUEPRINTS.register("gated_unit", GatedUnit(hidden=12))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from esper_env.population.cohort import Cohort
 from esper_env.population.layers import cross_entropy
-from esper_env.population.optimizers import clip_rows
+from esper_env.population.optimizers import clip_rows_
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import Population
@@ -100,7 +100,7 @@ class _TileStep:
             if trained.slot is not None:
                 self.seed_norm[:, trained.slot].index_add_(0, trained.rows, norm)
             if engine.max_grad_norm is not None:
-                grad = clip_rows(grad, norm, engine.max_grad_norm)
+                clip_rows_(grad, norm, engine.max_grad_norm)
         engine.optimizer.step(trained.cohort.values, grad, trained.cohort.state, trained.lr)
 
 
