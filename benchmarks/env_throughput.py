@@ -158,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two sizes, one episode each, few single environments")
     parser.add_argument("--json", default=RESULTS / "env_throughput.json", help="where to write the result")
-    parser.add_argument("--threads", type=int, default=1, help="threads of both arms")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both arms")
     parser.add_argument("--id", nargs="+", default=IDS, choices=IDS, help="which environments")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -31,9 +31,7 @@ class LedgerReport:
         self.claims = {item.nodeid: rows_of(item) for item in items}
         unknown = sorted(set().union(*self.claims.values()) - set(self.rows)) if self.claims else []
         if unknown:
-            raise pytest.UsageError(
-                f"ledger marks name rows that are not in {LEDGER.name}: {', '.join(unknown)}"
-            )
+            raise pytest.UsageError(f"ledger marks name rows that are not in {LEDGER.name}: {', '.join(unknown)}")
         config.hook.pytest_deselected(items=[item for item in items if not self.claims[item.nodeid]])
         items[:] = [item for item in items if self.claims[item.nodeid]]
 

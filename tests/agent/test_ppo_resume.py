@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.checkpoint import save_checkpoint
+from esper_agent.checkpoint import CheckpointError, save_checkpoint
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
@@ -57,21 +57,23 @@ def test_a_run_cut_at_any_step_continues_bit_for_bit(cut: int, mode: AutoresetMo
     straight = make_model(MaskedHeads(4, mode=mode), learning_rate=LinearSchedule(1e-2, 1e-4, 1.0))
     straight.learn(256, SaveAt(cut, path))
     resumed = FactoredRecurrentPPO.load(path, MaskedHeads(4, mode=mode))
+    resumed.restore(path)
     assert resumed.num_timesteps == cut
     resumed.learn(256 - cut, reset_num_timesteps=False)
     assert_same_state(straight, resumed)
 
 
-def test_restoring_in_place_equals_loading(tmp_path: Path) -> None:
-    model, other = make_model(MockGrowth(4)), make_model(MockGrowth(4))
+def test_restoring_goes_on_in_mid_episode_and_loading_begins_anew(tmp_path: Path) -> None:
+    model, restored = make_model(MockGrowth(4)), make_model(MockGrowth(4))
     model.learn(128)
     model.save(tmp_path / "m.ckpt")
-    other.restore(tmp_path / "m.ckpt")
-    loaded = FactoredRecurrentPPO.load(tmp_path / "m.ckpt", MockGrowth(4))
-    for each in (model, other, loaded):
+    restored.restore(tmp_path / "m.ckpt")
+    loaded = FactoredRecurrentPPO.load(tmp_path / "m.ckpt", MockGrowth(7))
+    assert loaded.runner.starts.all()
+    assert loaded.num_timesteps == model.num_timesteps
+    for each in (model, restored, loaded):
         each.learn(128, reset_num_timesteps=False)
-    assert_same_state(model, other)
-    assert_same_state(model, loaded)
+    assert_same_state(model, restored)
 
 
 def test_an_environment_that_cannot_be_saved_starts_anew(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_the_state_of_another_network_changes_nothing(tmp_path: Path) -> None:
     make_model(lstm_size=12).save(tmp_path / "wide.ckpt")
     model = make_model()
     before = flatten(model.state_dict())
-    with pytest.raises(ValueError, match=r"the saved parameter .* has shape"):
+    with pytest.raises(CheckpointError, match=r"the saved parameter .* has shape"):
         model.restore(tmp_path / "wide.ckpt")
     after = flatten(model.state_dict())
     assert all(
@@ -125,7 +127,7 @@ def test_the_optimiser_of_another_network_changes_nothing(tmp_path: Path) -> Non
         fresh = make_model()
         before = {name: value.clone() for name, value in fresh.policy.state_dict().items()}
         save_checkpoint(tmp_path / "damaged.ckpt", {**state, "optimizer": damaged})
-        with pytest.raises(ValueError, match="the saved"):
+        with pytest.raises(CheckpointError, match="the saved"):
             fresh.restore(tmp_path / "damaged.ckpt")
         assert all(torch.equal(value, before[name]) for name, value in fresh.policy.state_dict().items())
 

@@ -35,12 +35,12 @@ def entangled() -> Flags:
     """Two seeds that undo each other: the second's removal is ruinous, yet the host alone does as well."""
     env = EsperEnv(task=TINY, horizon=60, training_steps=1, lesion_weights=(1, 0, 0), label_noise=(0, 0))
     env.reset(seed=0)
-    flags = steps(env, [WAIT] * 12)  # a host that knows something
+    flags = steps(env, [WAIT] * 40)  # a host that knows something
+    population = env.row.simulation.population
+    population.lr.zero_()  # from here on only the pushes below change anything
     for slot in (1, 2):
         flags += steps(env, [act(Op.GERMINATE, slot=slot, blueprint=1), act(Op.ADVANCE, slot=slot), WAIT, WAIT])
     assert not any(flag["ransomware"] for flag in flags)
-    population = env.row.simulation.population
-    population.lr.zero_()
     weight = parameter(population.body, "blocks.2.0.weight").view(6, 6)
     weight[0] = torch.eye(6)[0]  # block 1's unit 0 feeds block 2's unit 0 alone
     for slot, push in ((1, 50.0), (2, -50.0)):

@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import configure_logger, get_device
 
 from esper_agent.acting import act
 from esper_agent.actions import ActionSpec, to_environment, user_masks
-from esper_agent.checkpoint import load_checkpoint, save_checkpoint
+from esper_agent.checkpoint import load_checkpoint, restore_checkpoint, save_checkpoint
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
 from esper_agent.envs import AnyEnv, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
@@ -301,14 +301,14 @@ class FactoredRecurrentPPO:
         save_checkpoint(path, self.state_dict())
 
     def restore(self, path: str | Path) -> None:
-        """Go on from a checkpoint of the same agent in the same kind of environment."""
-        self.load_state_dict(load_checkpoint(path))
+        """Go on exactly where a checkpoint was taken, in the same kind of environment; completely or not at all."""
+        restore_checkpoint(path, self)
 
     @classmethod
     def load(
         cls, path: str | Path, env: str | AnyEnv, *, device: str = "cpu", n_envs: int = 8, **settings: Any
     ) -> Self:
-        """An agent from a checkpoint.
+        """An agent from a checkpoint, about to begin new episodes; `restore` goes on in the middle of the saved ones.
 
         Args:
             path: the checkpoint.
@@ -320,7 +320,7 @@ class FactoredRecurrentPPO:
         state = load_checkpoint(path)
         saved = {name: restore(name, value) for name, value in state["config"].items() if name not in settings}
         model = cls(env, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
-        model.load_state_dict(state)
+        model.load_state_dict({**state, "env": None})
         return model
 
     def _progress_remaining(self) -> float:

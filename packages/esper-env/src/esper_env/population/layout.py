@@ -116,11 +116,12 @@ class Layout:
 
     def initial(self, seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: int, dtype: torch.dtype) -> Tensor:
         """Initial rows, [len(seeds), size]: a pure function of the arguments."""
-        index = torch.arange(self.size, device=seeds.device) + stream * (1 << 32)
-        when = step[:, None] if isinstance(step, Tensor) else step
-        signed = 2.0 * uniform(seeds[:, None], purpose, when, index) - 1.0
-        center, bound = (numbers.to(seeds.device) for numbers in self._start)
-        return (center + bound * signed).to(dtype)
+        return self.from_draws(weight_draws(seeds, purpose, step, stream, self.size), dtype)
+
+    def from_draws(self, draws: Tensor, dtype: torch.dtype) -> Tensor:
+        """Initial rows from uniform draws [n, size or more]."""
+        center, bound = (numbers.to(draws.device) for numbers in self._start)
+        return (center + bound * (2.0 * draws[:, : self.size] - 1.0)).to(dtype)
 
     @cached_property
     def _start(self) -> tuple[Tensor, Tensor]:
@@ -137,3 +138,10 @@ class Layout:
             e.name: (views[e.name].T if e.transposed else views[e.name].view(e.plain)).contiguous()
             for e in self.entries
         }
+
+
+def weight_draws(seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: Tensor | int, size: int) -> Tensor:
+    """Uniform draws for the initial weights of rows, [len(seeds), size]; streams are independent."""
+    when, which = (word[:, None] if isinstance(word, Tensor) else word for word in (step, stream))
+    index = torch.arange(size, device=seeds.device) + which * (1 << 32)
+    return uniform(seeds[:, None], purpose, when, index)

@@ -13,7 +13,7 @@ from torch import Tensor
 from esper_env.blueprints.base import Blueprint, SeedTemplate
 from esper_env.hosts.base import Host
 from esper_env.population.cohort import Cohort, Rows
-from esper_env.population.layout import Layout
+from esper_env.population.layout import Layout, weight_draws
 from esper_env.population.optimizers import Optimizer
 from esper_env.randomness import Purpose
 
@@ -159,11 +159,16 @@ class Population:
         self._require("germinate", "an empty slot", rows, slots, self.census.blueprint == EMPTY)
         self.census.blueprint[rows, slots] = kinds
         self.census.blend[rows, slots] = blends
+        if not len(rows):
+            return
+        # Drawn for all at once, since the cost of a draw hardly depends on its size.
+        largest = max(self.engine.seed_layouts[slot][kind].size for slot, kind in _pairs(slots, kinds))
+        draws = weight_draws(seeds, Purpose.SEED_WEIGHTS, steps, self._index(slots), largest)
         for slot, kind in _pairs(slots, kinds):
             chosen = np.flatnonzero((slots == slot) & (kinds == kind))
             chosen = chosen[np.argsort(rows[chosen])]
-            pick, layout = self._index(chosen), self.engine.seed_layouts[slot][kind]
-            values = layout.initial(seeds[pick], Purpose.SEED_WEIGHTS, steps[pick], slot, self.engine.dtype)
+            layout = self.engine.seed_layouts[slot][kind]
+            values = layout.from_draws(draws[self._index(chosen)], self.engine.dtype)
             newborn = Cohort(layout, rows[chosen], values, self.engine.optimizer.initial(values))
             self._join((slot, kind), newborn)
 
