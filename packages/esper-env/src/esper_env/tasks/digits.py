@@ -4,6 +4,7 @@ from functools import cache
 
 import torch
 
+from esper_env.hosts.base import Host
 from esper_env.hosts.cnn import CNNHost
 from esper_env.hosts.mlp import MLPHost
 from esper_env.population.optimizers import SGD
@@ -35,39 +36,10 @@ def load_digits() -> Data:
     return Data(train, val, test, CLASSES)
 
 
-TASKS.register(
-    "digits_mlp",
-    Task(
-        host=MLPHost(inputs=64, widths=(24, 24, 24), classes=CLASSES),
-        blueprints=DENSE_SEEDS,
-        load=load_digits,
-        optimizer=SGD(momentum=0.9),
-        batch_size=BATCH,
-        minibatches_per_step=MINIBATCHES,
-        max_grad_norm=MAX_GRAD_NORM,
-    ),
-)
-TASKS.register(
-    "digits_deep",
-    Task(
-        host=MLPHost(inputs=64, widths=(20, 20, 20, 20, 20, 20), classes=CLASSES),
-        blueprints=DENSE_SEEDS,
-        load=load_digits,
-        optimizer=SGD(momentum=0.9),
-        batch_size=BATCH,
-        minibatches_per_step=MINIBATCHES,
-        max_grad_norm=MAX_GRAD_NORM,
-    ),
-)
-TASKS.register(
-    "digits_cnn",
-    Task(
-        host=CNNHost(image=(1, 8, 8), channels=(6, 8, 8), classes=CLASSES),
-        blueprints=IMAGE_SEEDS,
-        load=load_digits,
-        optimizer=SGD(momentum=0.9),
-        batch_size=BATCH,
-        minibatches_per_step=MINIBATCHES,
-        max_grad_norm=MAX_GRAD_NORM,
-    ),
-)
+def _digits_task(host: Host, blueprints: tuple[str, ...]) -> Task:
+    return Task(host, blueprints, load_digits, SGD(momentum=0.9), BATCH, MINIBATCHES, MAX_GRAD_NORM)
+
+
+TASKS.register("digits_mlp", _digits_task(MLPHost(64, (24, 24, 24), CLASSES), DENSE_SEEDS))
+TASKS.register("digits_deep", _digits_task(MLPHost(64, (20,) * 6, CLASSES), DENSE_SEEDS))
+TASKS.register("digits_cnn", _digits_task(CNNHost((1, 8, 8), (6, 8, 8), CLASSES), IMAGE_SEEDS))
