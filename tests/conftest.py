@@ -1,8 +1,9 @@
-"""Suite-wide plumbing: the ledger report, and one thread per process, since the tests' tensors are tiny."""
+"""Suite-wide plumbing: the ledger report, one thread per process (the tensors are tiny), reproducible examples."""
 
 import ledger_report
 import pytest
 import torch
+from hypothesis import settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -11,5 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    settings.register_profile("same examples in every run", derandomize=True, deadline=None)
+    settings.load_profile("same examples in every run")
     if config.getoption("--ledger"):
         config.pluginmanager.register(ledger_report.LedgerReport(), "ledger-report")
