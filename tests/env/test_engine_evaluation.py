@@ -49,7 +49,7 @@ def _one_row(plain: PlainRow, inputs: Tensor, labels: Tensor) -> dict[str, float
 
     return {
         "loss": F.cross_entropy(plain.forward(inputs, live), labels).item(),
-        "accuracy": score(live),
+        "metric": score(live),
         "contribution": [score(live) - score(live - {slot}) if slot in live else 0.0 for slot in slots],
         "prospect": [score(live | {slot}) - score(live) if slot in incubating else 0.0 for slot in slots],
         "all_off": score(set()),
@@ -70,15 +70,15 @@ def test_evaluation_equals_brute_force(task: str, tile_bytes: int, monkeypatch: 
     for name in ("contribution", "prospect"):
         assert len(expected[name].unique()) > 5, f"{name} shows no differences: nothing was tested"
     assert not torch.equal(expected["all_off"], expected["committed"])
-    assert not torch.equal(expected["accuracy"], expected["committed"])
+    assert not torch.equal(expected["metric"], expected["committed"])
 
 
 @pytest.mark.parametrize("task", HOSTS)
 def test_a_population_without_seeds_has_one_score(task: str) -> None:
     population = build(task, 3)
     found = evaluate(population, *validation(task, population, SAMPLES))
-    assert torch.equal(found.accuracy, found.all_off)
-    assert torch.equal(found.accuracy, found.committed)
+    assert torch.equal(found.metric, found.all_off)
+    assert torch.equal(found.metric, found.committed)
     assert not found.contribution.any()
     assert not found.prospect.any()
 
@@ -105,4 +105,4 @@ def test_a_seed_at_alpha_zero_contributes_exactly_nothing(task: str) -> None:
     found = evaluate(population, *validation(task, population))
     assert population.census.live.any()
     assert not found.contribution.any()
-    assert torch.equal(found.accuracy, found.all_off)
+    assert torch.equal(found.metric, found.all_off)

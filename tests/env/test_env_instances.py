@@ -176,7 +176,7 @@ def test_no_step_and_no_reset_looks_at_the_test_split(mode: str) -> None:
     assert Watched.looks == 0
     report = env.evaluate_test()
     assert Watched.looks > 0
-    assert report.accuracy.shape == (4,)
+    assert report.metric.shape == (4,)
 
 
 @pytest.mark.ledger("X9")
@@ -188,7 +188,7 @@ def test_the_test_split_changes_nothing_but_the_report() -> None:
     for one, two in zip(mine, theirs, strict=True):
         np.testing.assert_array_equal(one[0], two[0])
         np.testing.assert_array_equal(one[1], two[1])
-    assert not torch.equal(env.evaluate_test().accuracy, other.evaluate_test().accuracy)
+    assert not torch.equal(env.evaluate_test().metric, other.evaluate_test().metric)
 
 
 @pytest.mark.ledger("X9")
@@ -199,4 +199,4 @@ def test_the_report_is_the_exported_network_on_the_test_split() -> None:
     report = env.evaluate_test()
     for row in range(2):
         right = env.export_host(row)(DATA.test.inputs).argmax(dim=1) == DATA.test.labels
-        assert report.accuracy[row].item() == pytest.approx(right.double().mean().item(), abs=1 / len(DATA.test))
+        assert report.metric[row].item() == pytest.approx(right.double().mean().item(), abs=1 / len(DATA.test))

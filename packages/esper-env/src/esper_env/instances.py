@@ -74,11 +74,15 @@ def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Min
     pick = integers(seed, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
     index = instance.subset.gather(1, pick)
     labels = noisy_labels(instance, index, data)
-    return Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape))
+    return Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape, *labels.shape[2:]))
 
 
 def noisy_labels(instance: Instance, index: Tensor, data: Data) -> Tensor:
     """Labels of training samples [n, m]; which are redrawn depends on the sample, not on when it is seen."""
-    seed = instance.seed[:, None]
-    redrawn = uniform(seed, Purpose.LABEL_NOISE, 0, index) < instance.label_noise[:, None]
-    return torch.where(redrawn, integers(seed, Purpose.NOISY_LABEL, 0, index, data.classes), data.train.labels[index])
+    labels = data.train.labels[index]
+    each = labels[0, 0].numel()  # a text has one label per position
+    place = index[..., None] * each + torch.arange(each, device=index.device)
+    seed, noise = (values[:, None, None] for values in (instance.seed, instance.label_noise))
+    redrawn = uniform(seed, Purpose.LABEL_NOISE, 0, place) < noise
+    other = integers(seed, Purpose.NOISY_LABEL, 0, place, data.classes)
+    return torch.where(redrawn.view_as(labels), other.view_as(labels), labels)

@@ -31,7 +31,7 @@ class View:
     gates: Gates
     config: EsperConfig
     baseline_loss: float
-    batch_size: int
+    predictions: int  # answers that the loss of a minibatch averages over
     blueprints: int
     largest_seed: Tensor  # [slots], parameters of the largest blueprint as a share of the host's
 
@@ -81,8 +81,8 @@ def _block_grad_share(view: View) -> Tensor:
 
 
 def _per_sample(view: View, norm: Tensor) -> Tensor:
-    # The loss is a mean over the batch; times sqrt(batch) the norm no longer depends on the batch size.
-    return squash(norm * view.batch_size**0.5)
+    # The loss is a mean over predictions; times the root of their number the norm no longer depends on that number.
+    return squash(norm * view.predictions**0.5)
 
 
 def _blueprint(view: View) -> Tensor:
@@ -208,7 +208,8 @@ def _label(field: Field, part: int) -> str:
 
 def view_of(state: State, allowed: Gates, config: EsperConfig, task: Task, data: Data, largest_seed: Tensor) -> View:
     """Bundle what the encoders read."""
-    return View(state, allowed, config, data.baseline_loss, task.batch_size, len(task.blueprints), largest_seed)
+    predictions = task.batch_size * data.train.labels[0].numel()
+    return View(state, allowed, config, data.baseline_loss, predictions, len(task.blueprints), largest_seed)
 
 
 def live_slots(state: State) -> Tensor:

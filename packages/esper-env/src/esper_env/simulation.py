@@ -77,6 +77,7 @@ class Simulation:
             self.task.max_grad_norm,
             device=check_device(config.device),
             dtype=dtype,
+            metric=self.task.metric,
         )
         self.population = Population.unborn(engine, n)
         self.data = self._resident(self.task.load())
@@ -137,7 +138,7 @@ class Simulation:
     def _first_measurement(self, rows: Rows, index: Tensor) -> None:
         state = self.state
         measured = evaluate(self.population.gathered(rows), self.data.val.inputs, self.data.val.labels)
-        for target, value in ((state.loss, measured.loss), (state.metric, measured.accuracy)):
+        for target, value in ((state.loss, measured.loss), (state.metric, measured.metric)):
             target[index] = value.double()
         for name in ("all_off", "committed", "best_metric", "previous_metric"):
             getattr(state, name)[index] = state.metric[index]
@@ -200,7 +201,7 @@ class Simulation:
         known = torch.ones_like(state.history_known[:, :1])
         state.history_known = torch.cat([known, state.history_known[:, :-1]], dim=1)
         state.previous_loss, state.previous_metric = state.loss, state.metric
-        state.loss, state.metric = measured.loss.double(), measured.accuracy.double()
+        state.loss, state.metric = measured.loss.double(), measured.metric.double()
         state.contribution, state.prospect = measured.contribution.double(), measured.prospect.double()
         state.all_off, state.committed = measured.all_off.double(), measured.committed.double()
         sizes = torch.from_numpy(self.population.seed_sizes()).to(state.added)

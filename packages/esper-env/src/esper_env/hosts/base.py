@@ -38,8 +38,8 @@ class Host(ABC):
         """One plain network: `enter(x)`, `blocks` (a ModuleList), `bridge(index, y)` and `head`."""
 
     @abstractmethod
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Samples [n, batch, *shape] as the first block's activations."""
+    def enter(self, params: Params, inputs: Tensor) -> Tensor:
+        """Samples [n, batch, *shape] as the first block's activations; `params` are those of the template's `enter`."""
 
     @abstractmethod
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:

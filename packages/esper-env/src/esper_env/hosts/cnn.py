@@ -85,7 +85,7 @@ class CNNHost(Host):
         """The plain network."""
         return PlainCNN(self)
 
-    def enter(self, inputs: Tensor) -> Tensor:
+    def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """[n, batch, c, h, w] to [batch, h, w, n, c]."""
         return inputs.permute(1, 3, 4, 0, 2).contiguous()
 

@@ -55,7 +55,7 @@ class MLPHost(Host):
         """The plain network."""
         return PlainMLP(self.inputs, self.widths, self.classes)
 
-    def enter(self, inputs: Tensor) -> Tensor:
+    def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """Flatten each sample."""
         return inputs.flatten(2)
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.population.layers import accuracy, cross_entropy
+from esper_env.population.layers import cross_entropy
 from esper_env.population.passes import Passes
 from esper_env.population.plan import Ints, bit_sets, variant_plan
 from esper_env.population.population import EMPTY, Population
@@ -18,14 +18,14 @@ from esper_env.population.population import EMPTY, Population
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Validation of each row; accuracies are shares in [0, 1]."""
+    """Validation of each row; the task says what the metric is, always in [0, 1]."""
 
     loss: Tensor  # [n]
-    accuracy: Tensor  # [n]
-    contribution: Tensor  # [n, slots], accuracy with the live seed minus without it; zero where none lives
-    prospect: Tensor  # [n, slots], accuracy with the incubating seed minus without it; zero where none incubates
-    all_off: Tensor  # [n], accuracy of the host without any seed
-    committed: Tensor  # [n], accuracy with the committed seeds only
+    metric: Tensor  # [n]
+    contribution: Tensor  # [n, slots], metric with the live seed minus without it; zero where none lives
+    prospect: Tensor  # [n, slots], metric with the incubating seed minus without it; zero where none incubates
+    all_off: Tensor  # [n], metric of the host without any seed
+    committed: Tensor  # [n], metric with the committed seeds only
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def _places(keys: Ints, base: Ints, fresh: Ints) -> Ints:
 
 
 def _scores(tile: Population, variants: _Variants, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of the rows as they are, and accuracy of those and of all variants."""
+    """Loss of the rows as they are, and metric of those and of all variants."""
     plan, order = variant_plan(tile, variants.rows, variants.sets)
     logits, _ = Passes(tile, plan, training=False).run(inputs.expand(len(tile), *inputs.shape))
-    score = accuracy(logits, labels.expand(plan.count, *labels.shape))
+    score = tile.engine.metric(logits, labels.expand(plan.count, *labels.shape))
     loss = cross_entropy(logits[: len(tile)], labels.expand(len(tile), *labels.shape))
     back = torch.from_numpy(np.concatenate([np.arange(len(tile)), len(tile) + _inverse(order)])).to(score.device)
     return loss, score.index_select(0, back)

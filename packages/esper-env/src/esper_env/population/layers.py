@@ -5,9 +5,13 @@ channels-last grouped convolution lies in memory, so no layer copies its input. 
 for dense weights.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Metric = Callable[[Tensor, Tensor], Tensor]  # a score in [0, 1] per model from logits and labels
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -96,3 +100,8 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     others = logits.scatter(-1, label, -torch.inf).amax(dim=-1)
     right = logits.gather(-1, label).squeeze(-1) > others
     return right.flatten(1).to(logits.dtype).mean(dim=1)
+
+
+def likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+    """Geometric mean of the probabilities given to the right answers, [n]: 2 to the minus bits per answer."""
+    return cross_entropy(logits, labels).neg().exp().nan_to_num(nan=0.0)

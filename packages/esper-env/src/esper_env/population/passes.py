@@ -42,7 +42,8 @@ class Passes:
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
         layout, plan, axis = self.engine.body_layout, self.plan, self.host.row_axis
-        x, outputs = self.host.enter(inputs), []
+        entry = {name: self.body[number] for name, number in layout.part("enter")}
+        x, outputs = self.host.enter(entry, inputs), []
         for slot, (starting, graft) in enumerate(zip(plan.starting, plan.grafts, strict=True)):
             h = self._block(slot, x)
             outputs.append(h)

@@ -13,6 +13,7 @@ from torch import Tensor
 from esper_env.blueprints.base import Blueprint, SeedTemplate
 from esper_env.hosts.base import Host
 from esper_env.population.cohort import Cohort, Rows
+from esper_env.population.layers import Metric, accuracy
 from esper_env.population.layout import Layout, weight_draws
 from esper_env.population.optimizers import Optimizer
 from esper_env.randomness import Purpose
@@ -40,6 +41,7 @@ class Engine:
     max_grad_norm: float | None = None
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    metric: Metric = accuracy
 
     def __post_init__(self) -> None:
         strangers = [b for b in self.blueprints if b.family != self.host.family]
