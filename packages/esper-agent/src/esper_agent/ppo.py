@@ -342,6 +342,10 @@ class FactoredRecurrentPPO:
         record("train/compiled", int(self.learner.compiled))
         for event in self.last_events:
             record(f"diagnostics/{event.name}", event.value)
+        if self.last_events:
+            # Numbers alone do not say which head, how serious, or why; only JSON lines can hold the whole event.
+            whole = [asdict(event) for event in self.last_events]
+            record("diagnostics/events", whole, exclude=("stdout", "log", "csv", "tensorboard"))
 
     def dump_logs(self) -> None:
         """Write the log with what is known now."""

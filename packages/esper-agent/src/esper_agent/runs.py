@@ -146,8 +146,7 @@ class MetricsWriter(JSONOutputFormat):
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Append one row."""
-        finite = {key: None if _is_nonfinite(value) else value for key, value in key_values.items()}
-        super().write({**finite, STEP_KEY: step}, {**key_excluded, STEP_KEY: ()}, step)
+        super().write({**_finite(key_values), STEP_KEY: step}, {**key_excluded, STEP_KEY: ()}, step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -158,8 +157,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _is_nonfinite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _finite(value: Any) -> Any:
+    """The same with None for every number that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def replace_text(path: Path, text: str) -> None:
