@@ -12,6 +12,7 @@ from stable_baselines3.common.logger import JSONOutputFormat, KVWriter, Logger, 
 
 PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
 STEP_KEY = "time/total_timesteps"
+PARTIAL = ".*.partial"  # names of files that are not complete yet
 
 
 class RunError(Exception):
@@ -64,15 +65,19 @@ class RunDirectory:
         self.picture_file = path / "learning_curve.png"
 
     def create(self, config: RunConfig) -> None:
-        """Start a new run here.
+        """Start a new run here; from the moment that it has settings, a killed run can be resumed.
 
         Raises:
             RunError: when something is here already.
         """
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not self._is_free():
             raise RunError(f"{self.path} is not an empty directory; choose another, or continue it with --resume")
-        self.checkpoint_directory.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self.write_config(config)
+
+    def _is_free(self) -> bool:
+        """Whether this is a directory that holds at most what a killed process was writing."""
+        return self.path.is_dir() and all(entry.match(PARTIAL) for entry in self.path.iterdir())
 
     def write_config(self, config: RunConfig) -> None:
         """Record the settings and the versions they ran with."""
@@ -112,7 +117,7 @@ class RunDirectory:
 
     def sweep(self) -> None:
         """Delete what a killed process was writing."""
-        for unfinished in self.path.rglob(".*.partial"):
+        for unfinished in self.path.rglob(PARTIAL):
             unfinished.unlink()
 
     def prune_checkpoints(self, keep: int) -> None:

@@ -1,6 +1,7 @@
 """Training in a run directory: periodic checkpoints, resuming, and stopping on request."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from types import FrameType
 import gymnasium
 from stable_baselines3.common.callbacks import BaseCallback
 
+from esper_agent.action_shares import ActionShares
 from esper_agent.checkpoint import restore_checkpoint
 from esper_agent.learning_curve import draw_learning_curve
 from esper_agent.ppo import FactoredRecurrentPPO
@@ -47,6 +49,7 @@ class CheckpointRun(BaseCallback):
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
         path = self.run.checkpoint_file(self.model.num_timesteps)
+        path.parent.mkdir(exist_ok=True)
         self.model.save(path)
         self.run.prune_checkpoints(self.keep)
         self.next_save = self.model.num_timesteps + self.every
@@ -66,30 +69,32 @@ def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool) -> No
     """Train from the beginning in a new run directory.
 
     Raises:
-        RunError: when the directory is not empty.
+        RunError: when the directory is not empty or cannot be written.
         Interrupted: after Ctrl-C, with the state saved.
     """
     model = build_model(config)
     # Every setting is written down, so that a later default cannot change a resumed run.
     config = replace(config, agent=describe(asdict(model.config)))
-    run.create(config)
-    _train(run, config, model, progress_bar=progress_bar)
+    with _explaining_failed_writes(run):
+        run.create(config)
+        _train(run, config, model, progress_bar=progress_bar)
 
 
 def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
     """Continue a run from its newest checkpoint to its end.
 
     Raises:
-        RunError: when the directory holds no run.
-        CheckpointError: when the checkpoint cannot be read.
+        RunError: when the directory holds no run or cannot be written.
+        CheckpointError: when the checkpoint cannot be read or written.
         Interrupted: after Ctrl-C, with the state saved.
     """
     config = run.read_config()
-    run.sweep()
     model = build_model(config)
     if run.checkpoints():
         restore_checkpoint(run.latest_checkpoint(), model)
-    _train(run, config, model, progress_bar=progress_bar)
+    with _explaining_failed_writes(run):
+        run.sweep()
+        _train(run, config, model, progress_bar=progress_bar)
 
 
 def build_model(config: RunConfig) -> FactoredRecurrentPPO:
@@ -110,15 +115,34 @@ def build_model(config: RunConfig) -> FactoredRecurrentPPO:
 def _train(run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool) -> None:
     model.set_logger(run.logger(model.num_timesteps))
     callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints)
+    callbacks = [ActionShares(), callback]
     remaining = config.total_timesteps - model.num_timesteps
     try:
         with _stopping_on_ctrl_c(callback):
             if remaining > 0:
-                model.learn(remaining, callback, reset_num_timesteps=False, progress_bar=progress_bar)
+                model.learn(remaining, callbacks, reset_num_timesteps=False, progress_bar=progress_bar)
                 callback.save()
     finally:
         model.logger.close()
         draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
+
+
+@contextmanager
+def _explaining_failed_writes(run: RunDirectory) -> Iterator[None]:
+    """One error for a full disk, a read-only directory and the like; checkpoints are replaced only when complete."""
+
+    def report(failure: threading.ExceptHookArgs) -> None:
+        # TensorBoard's writer raises the error of its thread once more in ours.
+        if not issubclass(failure.exc_type, OSError):
+            previous(failure)
+
+    previous, threading.excepthook = threading.excepthook, report
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write to {run.path}: {error}; the checkpoints in it are unchanged") from error
+    finally:
+        threading.excepthook = previous
 
 
 @contextmanager
