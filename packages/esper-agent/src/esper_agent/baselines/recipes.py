@@ -1,0 +1,123 @@
+"""Recipes of learning agents: how each is built, with which settings, and what a search for settings may vary.
+
+student = RECIPES["maskable_ppo"].build("Esper-v0", num_envs=64, seed=0)
+student.train(100_000)
+play(student, make_test_env("Esper-v0", 128), seed=10_000)
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+from esper_agent.baselines.paired import Policy
+from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings
+from esper_agent.envs import make_vector_env
+from esper_agent.ppo import FactoredRecurrentPPO
+
+TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
+
+
+class Student(Policy, Protocol):
+    """Something that learns, and can be asked for actions at any time."""
+
+    rollout: int  # environment steps of one rollout
+
+    def train(self, steps: int, callback: BaseCallback | None = None) -> None:
+        """Train for a number of environment steps; the last rollout is completed."""
+
+
+class OurStudent:
+    """Our agent; the arguments are those of `SB3Student`."""
+
+    def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
+        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **settings)
+        self.rollout = rows * self.model.config.n_steps
+        self.predict = self.model.predict
+
+    def train(self, steps: int, callback: BaseCallback | None = None) -> None:
+        """Train for a number of environment steps; the last rollout is completed."""
+        self.model.learn(steps, callback)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A learning agent.
+
+    Attributes:
+        name: its name, also in the files of tuned settings.
+        make: builds it from an environment id, a number of rows, a seed and settings.
+        defaults: settings where none were tuned; a search starts with them.
+        search_space: the values that a search may give to a setting.
+        algorithm: what it needs of SB3 or sb3-contrib; None for our own.
+        tuned_as: the recipe whose tuned settings it takes, if that is another one.
+    """
+
+    name: str
+    make: Callable[[str, int, int, Settings], Student]
+    defaults: Settings
+    search_space: Mapping[str, tuple[Any, ...]]
+    algorithm: Algorithm | None = None
+    tuned_as: str | None = None
+
+    def require(self) -> None:
+        """Check that it can be built.
+
+        Raises:
+            ImportError: when an optional package is missing; it names the command that installs it.
+        """
+        if self.algorithm is not None:
+            self.algorithm.load()
+
+    def settings(self, env_id: str) -> dict[str, Any]:
+        """The tuned settings for an environment, or the defaults if there are none."""
+        file = TUNED / f"{env_id}.json"
+        tuned = json.loads(file.read_text(encoding="utf-8"))["agents"] if file.exists() else {}
+        chosen = tuned.get(self.tuned_as or self.name, {"settings": {}})
+        return {**self.defaults, **chosen["settings"]}
+
+    def build(self, env_id: str, num_envs: int, seed: int, **hyperparameters: Any) -> Student:
+        """An untrained student, with the settings for this environment where no other value is given."""
+        return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters})
+
+
+SHARED_SPACE: dict[str, tuple[Any, ...]] = {
+    "learning_rate": (3e-4, 6e-4, 1e-3, 2e-3),
+    "n_steps": (30, 60, 120),
+    "n_epochs": (4, 6, 10),
+    "n_minibatches": (2, 4, 8),
+    "gae_lambda": (0.9, 0.95, 0.98),
+}
+SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
+OUR_SPACE = {**SHARED_SPACE, "ent_coef": (0.003, 0.01, 0.02, 0.05), "normalize_observations": (False, True)}
+SB3_DEFAULTS: Settings = {
+    "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 10, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.01,
+    "normalize": False,
+}  # fmt: skip
+OUR_DEFAULTS: Settings = {"n_steps": 30, "sequence_length": 30, "n_epochs": 6, "ent_coef": 0.02}
+
+FEED_FORWARD: Settings = {"net_arch": [64, 64]}
+RECURRENT: Settings = {"lstm_hidden_size": 64, "net_arch": [64]}
+RECURRENT_PPO, ONE_CALL = "sb3_contrib:RecurrentPPO", "esper_agent.baselines.recurrent_onecall:OneCallMlpLstmPolicy"
+
+
+def _sb3(name: str, algorithm: Algorithm, tuned_as: str | None = None) -> Recipe:
+    return Recipe(name, partial(SB3Student, algorithm), SB3_DEFAULTS, SB3_SPACE, algorithm, tuned_as)
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("ours", OurStudent, OUR_DEFAULTS, OUR_SPACE),
+        _sb3("ppo", Algorithm("stable_baselines3:PPO", "MlpPolicy", FEED_FORWARD)),
+        _sb3("maskable_ppo", Algorithm("sb3_contrib:MaskablePPO", "MlpPolicy", FEED_FORWARD, "discrete", masked=True)),
+        _sb3("maskable_ppo_heads", Algorithm("sb3_contrib:MaskablePPO", "MlpPolicy", FEED_FORWARD, masked=True)),
+        _sb3("recurrent_ppo_onecall", Algorithm(RECURRENT_PPO, ONE_CALL, RECURRENT)),
+        # The one-call LSTM learns the same weights, so both play with the settings found for the faster one.
+        _sb3("recurrent_ppo", Algorithm(RECURRENT_PPO, "MlpLstmPolicy", RECURRENT), "recurrent_ppo_onecall"),
+    )
+}
