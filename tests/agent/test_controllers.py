@@ -4,76 +4,157 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tools import KINDS, Env, committed, one_of, stages, watched
 from esper_agent.baselines.controllers import Controller, GrowEverything, NeverGrow, PlateauRule, RandomLegal
-from esper_agent.baselines.paired import make_test_env, play
+from esper_agent.baselines.judging import GreedyScore, TryAndPrune
+from esper_agent.baselines.paired import make_test_env
 from esper_env import Op, Stage
-from gymnasium.vector import VectorEnv
 
 ROWS = 4
-CONTROLLERS = [NeverGrow, GrowEverything, PlateauRule, RandomLegal]
+UNDERWAY = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
 
 
 @pytest.fixture
-def env() -> VectorEnv[Any, Any, Any]:
+def env() -> Env:
     return make_test_env("Esper-v0", ROWS, horizon=24)
 
 
-def watched(controller: Controller, env: VectorEnv[Any, Any, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The actions and infos of one episode."""
-    observation, infos = env.reset(seed=0)
-    actions, seen, ended = [], [infos], np.zeros(ROWS, dtype=np.bool_)
-    while not ended.all():
-        action, _ = controller.predict(observation, action_masks=infos)
-        observation, _, ended, _, infos = env.step(action)
-        actions.append(action)
-        seen.append(infos)
-    return actions, seen
-
-
-@pytest.mark.parametrize("kind", CONTROLLERS)
-def test_every_action_is_legal(kind: type[Controller], env: VectorEnv[Any, Any, Any]) -> None:
-    _, infos = watched(kind(env), env)
+@pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_action_is_legal(kind: type[Controller], env_id: str) -> None:
+    env = make_test_env(env_id, 3, horizon=14)
+    actions, infos = watched(one_of(kind, env), env)
     assert not any(info["invalid_action"].any() for info in infos)
+    assert kind is NeverGrow or any(action["op"].any() for action in actions)
 
 
-def test_never_grow_only_waits(env: VectorEnv[Any, Any, Any]) -> None:
+def test_what_the_observation_calls_legal_is_legal(env: Env) -> None:
+    control = RandomLegal(env)
+    observation, infos = env.reset(seed=0)
+    for _ in range(23):
+        for op in (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE, Op.PRUNE):
+            legal = infos["action_mask_by_op"]["op"][:, 0, op][:, None] * infos["action_mask_by_op"]["slot"][:, op]
+            np.testing.assert_array_equal(control.may(observation, op), legal > 0)
+        actions, _ = control.predict(observation, action_masks=infos)
+        observation, *_, infos = env.step(actions)
+
+
+def test_never_grow_only_waits(env: Env) -> None:
     actions, infos = watched(NeverGrow(env), env)
     assert all((action["op"] == Op.WAIT).all() for action in actions)
     assert not infos[-1]["added_parameters"].any()
 
 
-def test_grow_everything_commits_a_seed_in_every_slot(env: VectorEnv[Any, Any, Any]) -> None:
-    watched(GrowEverything(env, blueprint=1), env)
+def test_grow_everything_commits_a_seed_in_every_slot(env: Env) -> None:
+    watched(GrowEverything(env, blueprint=1, blend=2), env)
+    assert committed(env).all()
     state = env.unwrapped.simulation.state  # type: ignore[attr-defined]
-    assert bool((state.stage == Stage.FOSSILIZED).all())
     assert bool((state.blueprint == 1).all())
+    assert bool((state.blend == 2).all())
 
 
-def test_the_plateau_rule_has_one_seed_on_its_way_at_most(env: VectorEnv[Any, Any, Any]) -> None:
-    rule = PlateauRule(env, patience=0.04)
+def test_a_value_that_a_head_does_not_have_is_refused(env: Env) -> None:
+    with pytest.raises(ValueError, match="blueprint is 5; allowed: 0 to 4"):
+        GrowEverything(env, blueprint=5)
+
+
+def test_the_plateau_rule_has_one_seed_on_its_way_at_most(env: Env) -> None:
+    rule = PlateauRule(env, patience=1)
     observation, infos = env.reset(seed=0)
     grown = np.zeros(ROWS, dtype=np.int64)
     for _ in range(23):
         action, _ = rule.predict(observation, action_masks=infos)
         growing = action["op"] == Op.GERMINATE
-        assert (rule.field(observation, "plateau")[growing] >= rule.patience).all()
+        assert (rule.steps(rule.field(observation, "plateau"))[growing] >= rule.patience).all()
         grown += growing
         observation, *_, infos = env.step(action)
-        stages = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
-        assert (sum(rule.in_stage(observation, stage).sum(axis=1) for stage in stages) <= 1).all()
+        assert (rule.in_stage(observation, *UNDERWAY).sum(axis=1) <= 1).all()
     assert grown.any()
 
 
-def test_random_legal_needs_masks(env: VectorEnv[Any, Any, Any]) -> None:
+@pytest.mark.parametrize("kind", [GrowEverything, PlateauRule, GreedyScore])
+@pytest.mark.parametrize("tempo", [0, 2])
+def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Controller], tempo: int) -> None:
+    for horizon in (5, 6, 7, 12):
+        short = make_test_env("Esper-v0", ROWS, horizon=horizon)
+        actions, _ = watched(kind(short, tempo=tempo), short)
+        planted = sum((action["op"] == Op.GERMINATE).sum() for action in actions)
+        assert planted == committed(short).sum()
+
+
+def test_the_greedy_controller_follows_the_gradient(env: Env) -> None:
+    greedy = GreedyScore(env, start=3)
+    observation, infos = env.reset(seed=0)
+    for _ in range(3):
+        action, _ = greedy.predict(observation, action_masks=infos)
+        assert not action["op"].any()
+        observation, *_, infos = env.step(action)
+    gradient = env.unwrapped.simulation.state.block_grad.numpy()  # type: ignore[attr-defined]
+    action, _ = greedy.predict(observation, action_masks=infos)
+    np.testing.assert_array_equal(action["slot"], gradient.argmax(axis=1))
+    assert (action["op"] == Op.GERMINATE).all()
+
+
+def test_the_greedy_controller_advances_the_trial_seed_that_promises_the_most(env: Env) -> None:
+    greedy = GreedyScore(env, start=1, trials=3, incubation=4)
+    observation, infos = env.reset(seed=0)
+    advanced = np.full(ROWS, -1)
+    for _ in range(23):
+        action, _ = greedy.predict(observation, action_masks=infos)
+        for row in np.flatnonzero(action["op"] == Op.ADVANCE):
+            prospect = env.unwrapped.simulation.state.prospect[row].numpy()  # type: ignore[attr-defined]
+            assert (stages(env)[row] == Stage.TRAINING).all()
+            assert prospect[action["slot"][row]] == prospect.max()
+            advanced[row] = action["slot"][row]
+        observation, *_, infos = env.step(action)
+    np.testing.assert_array_equal(committed(env), np.arange(3) == advanced[:, None])
+
+
+def judged(control: TryAndPrune, env: Env) -> tuple[dict[Op, list[float]], list[set[int]]]:
+    """What the controller knew of the seeds that it advanced and pruned in training, and which slots each row tried."""
+    observation, infos = env.reset(seed=0)
+    known: dict[Op, list[float]] = {Op.ADVANCE: [], Op.PRUNE: []}
+    tried: list[set[int]] = [set() for _ in range(ROWS)]
+    state: Any = None
+    for _ in range(23):
+        action, state = control.predict(observation, state, action_masks=infos)
+        for row, (op, slot) in enumerate(zip(action["op"], action["slot"], strict=True)):
+            if op == Op.GERMINATE:
+                assert slot not in tried[row]
+                tried[row].add(int(slot))
+            elif op in known and stages(env)[row, slot] == Stage.TRAINING:
+                known[Op(op)].append(float(env.unwrapped.simulation.state.prospect[row, slot]))  # type: ignore[attr-defined]
+        observation, *_, infos = env.step(action)
+    return known, tried
+
+
+def test_try_and_prune_keeps_what_pays_and_tries_each_slot_once(env: Env) -> None:
+    control = TryAndPrune(env, start=1, threshold=0.02)
+    known, tried = judged(control, env)
+    assert known[Op.ADVANCE]
+    assert known[Op.PRUNE]
+    assert min(known[Op.ADVANCE]) >= control.threshold > max(known[Op.PRUNE])
+    assert max(len(slots) for slots in tried) > 1
+    assert (committed(env).sum(axis=1) <= 1).all()
+
+
+def test_try_and_prune_commits_nothing_if_nothing_pays(env: Env) -> None:
+    known, tried = judged(TryAndPrune(env, start=1, threshold=1.0), env)
+    assert not known[Op.ADVANCE]
+    assert all(len(slots) == 3 for slots in tried)
+    assert not committed(env).any()
+
+
+def test_try_and_prune_forgets_when_an_episode_begins(env: Env) -> None:
+    control = TryAndPrune(env, start=0)
+    observation, _ = env.reset(seed=0)
+    everything = np.ones((ROWS, 3), dtype=np.bool_)
+    begun = np.array([True, True, False, False])
+    actions, _ = control.predict(observation, everything, begun)
+    np.testing.assert_array_equal(actions["op"] == Op.GERMINATE, begun)
+
+
+def test_random_legal_needs_masks(env: Env) -> None:
     observation, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="needs action_masks"):
         RandomLegal(env).predict(observation)
-
-
-def test_policies_meet_the_same_instances(env: VectorEnv[Any, Any, Any]) -> None:
-    first = play(NeverGrow(env), env, seed=5)
-    play(GrowEverything(env), env, seed=5)
-    again = play(NeverGrow(env), env, seed=5)
-    np.testing.assert_array_equal(first.test_accuracy, again.test_accuracy)
-    np.testing.assert_array_equal(first.episode_return, again.episode_return)
-    assert not np.array_equal(first.test_accuracy, play(NeverGrow(env), env, seed=50).test_accuracy)

@@ -4,45 +4,57 @@ from typing import Any
 
 import numpy as np
 from esper_env import HEADS, Op, Stage
+from esper_env.config import TEMPI, EsperConfig
+from esper_env.lifecycle import PRUNABLE
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Actions = dict[str, Ints]
+Env = VectorEnv[Any, Any, Any]
 
 
 class Controller:
     """Waits; the others say what else they do.
 
     Args:
-        env: The vector environment to be controlled; only its observation schema is read.
+        env: The vector environment to be controlled; only its configuration and observation schema are read.
         blueprint: Which blueprint to plant.
+        blend: How seeds join their blocks, by index.
         tempo: Which ramp to choose, by index.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], blueprint: int = 2, tempo: int = 0) -> None:
-        schema = env.unwrapped.simulation.schema  # type: ignore[attr-defined]
-        self.columns = {label: number for number, (label, _) in enumerate(schema.columns())}
-        self.slots, self.blueprint, self.tempo = schema.slots, blueprint, tempo
+    def __init__(self, env: Env, blueprint: int = 2, blend: int = 0, tempo: int = 0) -> None:
+        simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+        self.config: EsperConfig = simulation.config
+        self.sizes: dict[str, int] = simulation.head_sizes
+        self.columns = {label: number for number, (label, _) in enumerate(simulation.schema.columns())}
+        self.slots: int = simulation.schema.slots
+        self.incubation = self.config.training_steps  # of a seed before it is advanced
+        self.newborn = {"blueprint": blueprint, "blend": blend, "tempo": tempo}
+        for head, value in self.newborn.items():
+            require_value(head, value, self.sizes[head] - 1)
 
     def predict(
         self,
         observation: Floats,
         state: Any = None,
-        episode_start: NDArray[np.bool_] | None = None,
+        episode_start: Flags | None = None,
         deterministic: bool = True,
         action_masks: dict[str, Any] | None = None,
     ) -> tuple[Actions, Any]:
         """Actions for a batch of observations; `action_masks` is the environment's infos, as for the agent."""
         del episode_start, deterministic, action_masks
-        actions = {head: np.zeros(len(observation), dtype=np.int64) for head in HEADS}
-        return self.act(observation, actions), state
+        return self.act(observation, waiting(len(observation))), state
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Fill in the actions; those given are all WAIT."""
         del observation
         return actions
+
+    # What an observation says
 
     def field(self, observation: Floats, name: str) -> Floats:
         """A global field, [n]."""
@@ -52,28 +64,69 @@ class Controller:
         """A field of every slot, [n, slots]."""
         return observation[:, [self.columns[f"slot{slot}.{name}"] for slot in range(self.slots)]]
 
-    def in_stage(self, observation: Floats, stage: Stage) -> NDArray[np.bool_]:
-        """Which slots are in a stage, [n, slots]."""
-        return self.slot_field(observation, f"stage[{int(stage)}]") > 0
+    def steps(self, share: Floats) -> Ints:
+        """A share of the horizon in steps."""
+        return np.rint(share * self.config.horizon).astype(np.int64)
 
-    def choose(self, actions: Actions, op: Op, slots: NDArray[np.bool_]) -> None:
-        """Where nothing is chosen yet, apply an operation to the first of the given slots, [n, slots]."""
-        rows = (actions["op"] == Op.WAIT) & slots.any(axis=1)
-        actions["op"][rows] = op
-        actions["slot"][rows] = slots.argmax(axis=1)[rows]
+    def step(self, observation: Floats) -> Ints:
+        """How many steps were taken, [n]."""
+        return self.steps(self.field(observation, "progress"))
+
+    def in_stage(self, observation: Floats, *stages: Stage) -> Flags:
+        """Which slots are in one of the stages, [n, slots]."""
+        fields = [self.slot_field(observation, f"stage[{int(stage)}]") for stage in stages]
+        return np.asarray(np.stack(fields).max(axis=0) > 0)
+
+    def underway(self, observation: Floats) -> Flags:
+        """Where a seed is that is not committed yet, [n, slots]."""
+        return self.in_stage(observation, *PRUNABLE)
+
+    def idle(self, observation: Floats) -> Flags:
+        """Rows in which no seed is on its way, [n, 1]."""
+        return np.asarray(~self.underway(observation).any(axis=1, keepdims=True))
+
+    def may(self, observation: Floats, op: Op) -> Flags:
+        """Where an operation other than WAIT is legal, [n, slots]."""
         if op is Op.GERMINATE:
-            actions["blueprint"][rows], actions["tempo"][rows] = self.blueprint, self.tempo
+            return self.in_stage(observation, Stage.DORMANT)
+        if op is Op.PRUNE:
+            old = self.steps(self.slot_field(observation, "age")) >= self.config.prune_age
+            return self.underway(observation) & old
+        return self.slot_field(observation, "may_advance" if op is Op.ADVANCE else "may_fossilize") > 0
+
+    def may_grow(self, observation: Floats) -> Flags:
+        """Where a seed that is planted now can still be committed in time, [n, slots]."""
+        path = self.incubation + TEMPI[self.newborn["tempo"]] + self.config.holding_steps
+        in_time: Flags = self.step(observation) + path < self.config.horizon
+        return self.may(observation, Op.GERMINATE) & in_time[:, None]
+
+    # What to do about it
+
+    def choose(self, actions: Actions, op: Op, slots: Flags, preference: Floats | None = None) -> None:
+        """Where nothing is chosen yet, apply an operation to the first or most preferred of some slots, [n, slots]."""
+        rows = (actions["op"] == Op.WAIT) & slots.any(axis=1)
+        wish = slots if preference is None else np.where(slots, preference, -np.inf)
+        actions["op"][rows] = op
+        actions["slot"][rows] = wish.argmax(axis=1)[rows]
+        if op is Op.GERMINATE:
+            for head, value in self.newborn.items():
+                actions[head][rows] = value
 
     def tend(self, observation: Floats, actions: Actions) -> None:
         """Commit and advance whatever may be."""
-        self.choose(actions, Op.FOSSILIZE, self.slot_field(observation, "may_fossilize") > 0)
-        self.choose(actions, Op.ADVANCE, self.slot_field(observation, "may_advance") > 0)
+        self.choose(actions, Op.FOSSILIZE, self.may(observation, Op.FOSSILIZE))
+        self.choose(actions, Op.ADVANCE, self.may(observation, Op.ADVANCE))
 
-    def idle(self, observation: Floats) -> NDArray[np.bool_]:
-        """Rows in which no seed is on its way, [n, 1]."""
-        underway = [self.in_stage(observation, stage) for stage in (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)]
-        idle: NDArray[np.bool_] = ~np.logical_or.reduce(underway).any(axis=1, keepdims=True)
-        return idle
+
+def waiting(rows: int) -> Actions:
+    """WAIT in every row."""
+    return {head: np.zeros(rows, dtype=np.int64) for head in HEADS}
+
+
+def require_value(name: str, value: int, high: int, low: int = 0) -> None:
+    """One clear error for a value out of its range."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; allowed: {low} to {high}")
 
 
 class NeverGrow(Controller):
@@ -84,8 +137,8 @@ class GrowEverything(Controller):
     """Plants a seed in every slot as soon as it can, and commits them all."""
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
-        """Tend first, then plant."""
-        self.choose(actions, Op.GERMINATE, self.in_stage(observation, Stage.DORMANT))
+        """Plant first, then tend."""
+        self.choose(actions, Op.GERMINATE, self.may_grow(observation))
         self.tend(observation, actions)
         return actions
 
@@ -95,22 +148,19 @@ class PlateauRule(Controller):
 
     Args:
         env: As for `Controller`.
-        patience: How long a plateau must last, as a share of the horizon.
-        blueprint: As for `Controller`.
-        tempo: As for `Controller`.
+        patience: How many steps a plateau must last.
+        **seed: Blueprint, blend and tempo, as for `Controller`.
     """
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], patience: float = 0.06, blueprint: int = 2, tempo: int = 0
-    ) -> None:
-        super().__init__(env, blueprint, tempo)
+    def __init__(self, env: Env, patience: int = 2, **seed: int) -> None:
+        super().__init__(env, **seed)
         self.patience = patience
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Tend first; plant only while nothing is on its way."""
         self.tend(observation, actions)
-        stalled = (self.field(observation, "plateau") >= self.patience)[:, None] & self.idle(observation)
-        self.choose(actions, Op.GERMINATE, self.in_stage(observation, Stage.DORMANT) & stalled)
+        stalled = (self.steps(self.field(observation, "plateau")) >= self.patience)[:, None]
+        self.choose(actions, Op.GERMINATE, self.may_grow(observation) & stalled & self.idle(observation))
         return actions
 
 
@@ -122,7 +172,7 @@ class RandomLegal(Controller):
         seed: Of its own generator.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int = 0) -> None:
+    def __init__(self, env: Env, seed: int = 0) -> None:
         super().__init__(env)
         self.generator = np.random.default_rng(seed)
 
@@ -130,7 +180,7 @@ class RandomLegal(Controller):
         self,
         observation: Floats,
         state: Any = None,
-        episode_start: NDArray[np.bool_] | None = None,
+        episode_start: Flags | None = None,
         deterministic: bool = True,
         action_masks: dict[str, Any] | None = None,
     ) -> tuple[Actions, Any]:

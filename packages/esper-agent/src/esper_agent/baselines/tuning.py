@@ -1,0 +1,186 @@
+"""Constants and schedules that are best on given instances, each found by a seeded search."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from esper_env import Op
+from numpy.typing import NDArray
+
+from esper_agent.baselines.controllers import Controller, Env, GrowEverything, Ints, PlateauRule, waiting
+from esper_agent.baselines.judging import GreedyScore, TryAndPrune
+from esper_agent.baselines.oracle import Oracle, kinds_of_lesion, lesion_kind, lesions
+from esper_agent.baselines.paired import Episodes, play
+from esper_agent.baselines.scripted import FixedSchedule
+from esper_agent.baselines.search import Constants, Found, Schedule, Schedules, Scores, search
+
+Objective = Callable[[Episodes], Scores]
+SCANS = 16  # how often the rows are drawn again to find instances of rare kinds
+
+RULES: dict[str, type[Controller]] = {
+    "grow_everything": GrowEverything,
+    "plateau": PlateauRule,
+    "greedy": GreedyScore,
+    "try_and_prune": TryAndPrune,
+}
+
+
+def discounted_return(episodes: Episodes) -> Scores:
+    """What agents maximise."""
+    return episodes.discounted_return
+
+
+def val_accuracy(episodes: Episodes) -> Scores:
+    """The committed network's, whatever it cost."""
+    return episodes.val_accuracy
+
+
+def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
+    """The values that are tried for each constant of a rule."""
+    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+    seeds = {head: tuple(range(simulation.head_sizes[head])) for head in ("blueprint", "blend", "tempo")}
+    shortest, slots = simulation.config.training_steps, simulation.schema.slots
+    incubation = (shortest, shortest + 1, shortest + 2, shortest + 4)
+    own: dict[str, dict[str, tuple[float, ...]]] = {
+        "grow_everything": {},
+        "plateau": {"patience": (0, 1, 2, 3, 4, 6)},
+        "greedy": {
+            "start": (1, 2, 3, 4, 6),
+            "trials": tuple(range(1, slots + 1)),
+            "incubation": incubation,
+            "seeds": (1, 2),
+        },
+        "try_and_prune": {
+            "start": (1, 2, 3, 4, 6),
+            "incubation": incubation,
+            "threshold": (0.0, 0.01, 0.02, 0.04, 0.08),
+            "seeds": (1, 2),
+        },
+    }
+    return own[name] | seeds
+
+
+def search_rule(
+    name: str,
+    env: Env,
+    seeds: int | Sequence[int],
+    trials: int,
+    seed: int = 0,
+    objective: Objective = discounted_return,
+    choices: dict[str, tuple[float, ...]] | None = None,
+) -> Found[dict[str, Any]]:
+    """The constants of a rule.
+
+    Args:
+        name: One of RULES.
+        env: Where to play, one row per instance; made for train instances by whoever wants a fair comparison.
+        seeds: Which instances, as for `play`.
+        trials: How many candidates are played.
+        seed: Of the search.
+        objective: What to maximise.
+        choices: The values to try for each constant; those of `rule_constants` unless given.
+    """
+
+    def score(candidates: Sequence[dict[str, Any]]) -> Scores:
+        return objective(play(RULES[name](env, **candidates[0]), env, seeds))
+
+    space = Constants(choices or rule_constants(name, env))
+    return search([space], score, _one_group(env), trials, seed)[0]
+
+
+def search_schedule(
+    env: Env,
+    seeds: int | Sequence[int],
+    trials: int,
+    seed: int = 0,
+    objective: Objective = discounted_return,
+    most_added: float = np.inf,
+) -> Found[Schedule]:
+    """The best open-loop schedule; the arguments are those of `search_rule`.
+
+    Args:
+        env: Where to play.
+        seeds: Which instances.
+        trials: How many candidates are played.
+        seed: Of the search.
+        objective: What to maximise.
+        most_added: Limit of the parameters that a schedule adds, as a share of the host's.
+    """
+    simulation, sizes = env.unwrapped.simulation, seed_sizes(env)  # type: ignore[attr-defined]
+
+    def affordable(schedule: Schedule) -> bool:
+        return float(sum(sizes[one.slot, one.blueprint, one.blend] for one in schedule)) <= most_added
+
+    def score(candidates: Sequence[Schedule]) -> Scores:
+        return objective(play(FixedSchedule(env, candidates[0]), env, seeds))
+
+    space = Schedules(simulation.schema.slots, simulation.head_sizes, simulation.config, affordable)
+    return search([space], score, _one_group(env), trials, seed, first=[()])[0]
+
+
+def search_oracle(
+    env: Env, seeds: int, trials: int, seed: int = 0, objective: Objective = discounted_return
+) -> dict[str, Found[Schedule]]:
+    """The best schedule for each kind of lesion, not growing among them; each plants beside narrowed blocks only.
+
+    Args:
+        env: As for `search_rule`.
+        seeds: The first seed; instances are chosen from there on so that all kinds are equally frequent.
+        trials: How many candidates are played for each kind.
+        seed: Of the search.
+        objective: What to maximise.
+    """
+    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+    kinds = kinds_of_lesion(simulation.schema.slots)
+    chosen, group = balanced_instances(env, seeds)
+
+    def score(candidates: Sequence[Schedule]) -> Scores:
+        return objective(play(Oracle(env, dict(zip(kinds, candidates, strict=True))), env, chosen))
+
+    places = [simulation.schema.slots, *[1] * simulation.schema.slots, 2]  # without a lesion, anywhere
+    spaces = [Schedules(place, simulation.head_sizes, simulation.config) for place in places]
+    found = search(spaces, score, group, trials, seed, first=[()] * len(kinds))
+    return dict(zip(kinds, found, strict=True))
+
+
+def balanced_instances(env: Env, first_seed: int) -> tuple[list[int], Ints]:
+    """Seeds of one instance per row, as equally spread over the kinds of lesion as they are found, and their kinds."""
+    seeds = np.arange(first_seed, first_seed + SCANS * env.num_envs)
+    kind = np.concatenate([_kinds(env, int(start)) for start in seeds[:: env.num_envs]])
+    rank = np.zeros_like(kind)  # the how many-th of its kind each instance is
+    for each in np.unique(kind):
+        rank[kind == each] = np.arange((kind == each).sum())
+    chosen = np.sort(np.lexsort((seeds, rank))[: env.num_envs])
+    return seeds[chosen].tolist(), kind[chosen]
+
+
+def _kinds(env: Env, seed: int) -> Ints:
+    env.reset(seed=seed)
+    return lesion_kind(lesions(env))
+
+
+def seed_sizes(env: Env) -> NDArray[np.float64]:
+    """Parameters of a seed as a share of the host's, [slots, blueprints, blends], as the environment counts them."""
+    heads = ("slot", "blueprint", "blend")
+    shape = tuple(env.unwrapped.simulation.head_sizes[head] for head in heads)  # type: ignore[attr-defined]
+    every = np.indices(shape).reshape(len(heads), -1)
+    sizes = [_sizes(env, dict(zip(heads, part, strict=True))) for part in _parts(every, env.num_envs)]
+    return np.concatenate(sizes).reshape(shape)
+
+
+def _parts(table: Ints, width: int) -> list[Ints]:
+    return [table[:, start : start + width] for start in range(0, table.shape[1], width)]
+
+
+def _sizes(env: Env, heads: dict[str, Ints]) -> NDArray[np.float64]:
+    """What each of these seeds adds, planted in the first rows."""
+    env.reset(seed=0)
+    actions, planted = waiting(env.num_envs), len(heads["slot"])
+    for head, values in ({"op": np.full(planted, Op.GERMINATE)} | heads).items():
+        actions[head][:planted] = values
+    added: NDArray[np.float64] = env.step(actions)[-1]["added_parameters"]
+    return added[:planted]
+
+
+def _one_group(env: Env) -> Ints:
+    return np.zeros(env.num_envs, dtype=np.int64)
