@@ -12,7 +12,7 @@ from esper_agent.baselines.oracle import Oracle
 from esper_agent.baselines.scripted import FixedSchedule, plantings_of
 from esper_agent.baselines.tuning import RULES
 
-TUNED = Path(__file__).parent / "tuned"
+TUNED = Path(__file__).parent / "constants"
 CONTROLS = ("never", "random", *RULES, "fixed_schedule", "oracle")
 
 

@@ -1,0 +1,245 @@
+"""Does it matter how one grows? All scripted controls on the same held-out instances, and what must hold between them.
+
+    python benchmarks/growth_controls.py --env Esper-v0 --quick --json growth_controls.json   # 24 episodes
+    python benchmarks/growth_controls.py --env Esper-v0                                       # into benchmarks/results/
+
+Every arm plays the same instances with the same initial weights and data order. Accuracy is that of the committed
+network on the test split, which no step reads. Return is discounted as agents discount it; plain return is the sum of
+the rewards. Compute is the number of parameters that were trained, averaged over the steps, in units of the host's.
+Intervals are 95 % bootstrap intervals over episodes. The controls' constants come from `tune_controls.py`, which reads
+train instances only. The arms `_equal` were searched for accuracy with at most as many added parameters as the oracle
+has on average: a schedule under that limit, and grow-everything with a blueprint that fits into it (or the smallest).
+"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import esper_env  # noqa: F401 (registers the environments)
+import torch
+from common import RESULTS, provenance, write_json
+from esper_agent.baselines.controllers import Controller, Env
+from esper_agent.baselines.paired import Episodes, make_test_env, play
+from esper_agent.baselines.tuned import load_tuned, make_control, make_controls
+from esper_env.config import TEMPI, EsperConfig
+from intervals import Floats, Interval, interval, share
+from matplotlib.figure import Figure
+
+FIRST_SEED = 10_000  # of the test instances
+FULL, QUICK = 200, 24
+EQUAL = ("grow_everything", "fixed_schedule")
+MEASURES = ("test_accuracy", "added_parameters", "compute", "discounted_return", "episode_return")
+LEAST_GAIN = 0.10
+GAINS = ("test_accuracy", "discounted_return")
+Arms = dict[str, Episodes]
+Table = dict[str, dict[str, Interval]]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Something that must hold for the environment to be worth learning."""
+
+    statement: str
+    passed: bool
+    figure: str
+
+    def __str__(self) -> str:
+        return f"{'PASS' if self.passed else 'FAIL'}  {self.statement}: {self.figure}"
+
+
+def controls(env: Env, tuned: dict[str, Any]) -> dict[str, Controller]:
+    """All arms; those at equal parameters carry a suffix."""
+    equal = {f"{name}_equal": make_control(name, env, tuned["equal_parameters"][name]) for name in EQUAL}
+    return make_controls(env, tuned) | equal
+
+
+def play_all(env: Env, tuned: dict[str, Any]) -> Arms:
+    arms = {}
+    for name, control in controls(env, tuned).items():
+        arms[name] = play(control, env, FIRST_SEED)
+        print(f"{name:<24} accuracy {arms[name].test_accuracy.mean():.3f}", flush=True)
+    return arms
+
+
+def gap(arms: Arms, measure: str, better: str, worse: str) -> Interval:
+    """By how much one arm exceeds another, over paired episodes."""
+    return interval(getattr(arms[better], measure) - getattr(arms[worse], measure))
+
+
+def gain(arms: Arms, measure: str, name: str) -> Floats:
+    """What each episode gained over never growing."""
+    difference: Floats = getattr(arms[name], measure) - getattr(arms["never"], measure)
+    return difference
+
+
+def summary(arms: Arms) -> Table:
+    """Every arm's means, its gains over never growing, the oracle's lead over it and its share of the oracle's gain."""
+    table: Table = {}
+    for name, episodes in arms.items():
+        row = {measure: interval(getattr(episodes, measure)) for measure in MEASURES}
+        for measure in GAINS:
+            row[f"{measure}_gain"] = gap(arms, measure, name, "never")
+            row[f"{measure}_oracle_lead"] = gap(arms, measure, "oracle", name)
+            row[f"{measure}_share"] = share(gain(arms, measure, name), gain(arms, measure, "oracle"))
+        table[name] = row
+    return table
+
+
+def beats(arms: Arms, better: str, worse: str, measure: str, statement: str) -> Criterion:
+    """One arm beats another with an interval that excludes zero."""
+    ahead = gap(arms, measure, better, worse)
+    return Criterion(statement, ahead.low > 0, str(ahead))
+
+
+def criteria(arms: Arms, config: EsperConfig) -> list[Criterion]:
+    accuracy, value = "test_accuracy", "discounted_return"
+    lead = gap(arms, accuracy, "oracle", "never")
+    return [
+        Criterion(f"(a) oracle gains {LEAST_GAIN:.0%} accuracy over never growing", lead.mean >= LEAST_GAIN, str(lead)),
+        beats(arms, "oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
+        beats(arms, "oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
+        beats(
+            arms, "oracle", "fixed_schedule_equal", accuracy, "(b) oracle above a fixed schedule of its size, accuracy"
+        ),
+        beats(
+            arms, "oracle", "grow_everything_equal", accuracy, "(b) oracle above grow-everything of its size, accuracy"
+        ),
+        beats(arms, "plateau", "random", value, "(c) plateau rule above random legal play, return"),
+        beats(arms, "plateau", "fixed_schedule", value, "(d) plateau rule above fixed schedule, return"),
+        beats(arms, "oracle", "greedy", value, "(e) oracle above greedy, return"),
+        room_for_trials(config),
+    ]
+
+
+def room_for_trials(config: EsperConfig) -> Criterion:
+    """Two trials one after the other, each judged and pruned, then a third seed that is committed."""
+    trial = config.training_steps + 1
+    needed = 2 * trial + config.training_steps + TEMPI[0] + config.holding_steps + 1
+    statement = "(f) two seeds can be judged and pruned before a third is committed"
+    return Criterion(statement, needed <= config.horizon, f"{needed} of {config.horizon} steps")
+
+
+def measures_table(table: Table) -> list[str]:
+    titles = ("control", "test accuracy", "gain", "added", "compute", "return", "gain", "plain return")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, row in table.items():
+        added, compute = f"{row['added_parameters'].mean:.0%}", f"{row['compute'].mean:.2f}"
+        accuracy, value = ([row[gained], row[f"{gained}_gain"]] for gained in GAINS)
+        cells = [name, *accuracy, added, compute, *value, f"{row['episode_return'].mean:.3f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def oracle_table(table: Table) -> list[str]:
+    titles = ("control", "oracle's lead, accuracy", "share of its gain", "oracle's lead, return", "share of its gain")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, row in table.items():
+        cells = [row[f"{gained}_{what}"] for gained in GAINS for what in ("oracle_lead", "share")]
+        lines.append(f"| {' | '.join(map(str, [name, *cells]))} |")
+    return lines
+
+
+def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> str:
+    facts = result["provenance"]
+    packages = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    tuned = "these" if result["tuned_for_these_settings"] else "OTHER"
+    assert __doc__ is not None
+    return "\n".join(
+        [
+            f"# Growth controls on {result['environment']}",
+            "",
+            __doc__.split("\n\n")[2],
+            *measures_table(table),
+            "",
+            *oracle_table(table),
+            "",
+            *(f"- {check}" for check in checks),
+            "",
+            f"{result['episodes']} test instances from seed {FIRST_SEED}; constants tuned for {tuned} settings; up to",
+            f"{result['equal_parameters']['limit']:.1%} added in the arms `_equal`. `{facts['command']}`; {packages}.",
+            "",
+        ]
+    )
+
+
+def draw(path: Path, table: Table, title: str) -> None:
+    """Accuracy and return of every arm with intervals."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    names = sorted(table, key=lambda name: table[name]["discounted_return"].mean)
+    for axes, measure in zip(figure.subplots(1, 2, sharey=True), GAINS, strict=True):
+        rows = [table[name][measure] for name in names]
+        around = [[row.mean - row.low for row in rows], [row.high - row.mean for row in rows]]
+        axes.errorbar([row.mean for row in rows], range(len(names)), xerr=around, fmt="o", capsize=3)
+        axes.set(xlabel=measure.replace("_", " "))
+        axes.set_yticks(range(len(names)), names)
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+
+
+def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
+    """Whether two configurations agree in all but the instance set, as JSON would show them."""
+    first, second = ({**json.loads(json.dumps(one)), "instances": None} for one in (tuned, played))
+    return first == second
+
+
+def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
+    """Play all arms; everything that the result holds, with the table and the criteria as objects."""
+    env = make_test_env(env_id, episodes, **settings)
+    config: EsperConfig = env.unwrapped.simulation.config  # type: ignore[attr-defined]
+    arms = play_all(env, tuned)
+    return {
+        "environment": env_id,
+        "episodes": episodes,
+        "first_seed": FIRST_SEED,
+        "config": asdict(config),
+        "tuned_for_these_settings": same_settings(tuned["config"], asdict(config)),
+        "equal_parameters": tuned["equal_parameters"],
+        "provenance": provenance(),
+        "arms": summary(arms),
+        "criteria": criteria(arms, config),
+    }
+
+
+def plain(result: dict[str, Any]) -> dict[str, Any]:
+    """The result as JSON takes it."""
+
+    def numbers(one: Interval) -> dict[str, float | None]:
+        return {key: value if isfinite(value) else None for key, value in asdict(one).items()}
+
+    arms = {name: {key: numbers(one) for key, one in row.items()} for name, row in result["arms"].items()}
+    return result | {"arms": arms, "criteria": [asdict(check) for check in result["criteria"]]}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", required=True, help="the environment's id")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} episodes, no table and no picture")
+    parser.add_argument("--episodes", type=int, help=f"held-out instances; {FULL} unless given")
+    parser.add_argument("--settings", type=json.loads, default={}, help="settings of the environment, as JSON")
+    parser.add_argument("--tuned", type=Path, help="the controls' constants; those of the package unless given")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    episodes = options.episodes or (QUICK if options.quick else FULL)
+    result = measure(options.env, episodes, options.settings, load_tuned(options.env, options.tuned))
+    text = markdown(result, result["arms"], result["criteria"])
+    print("\n" + text)
+    stem = RESULTS / f"growth_controls_{options.env}"
+    if options.json or not options.quick:
+        write_json(options.json or stem.with_suffix(".json"), plain(result))
+    if not options.quick:
+        stem.with_suffix(".md").write_text(text, encoding="utf-8")
+        draw(stem.with_suffix(".png"), result["arms"], options.env)
+
+
+if __name__ == "__main__":
+    main()
