@@ -310,7 +310,7 @@ class PlainRow:
 
     def _with_seed(self, seed: PlainSeed, x: Tensor, h: Tensor) -> Tensor:
         alpha = seed.alpha if seed.live else 1.0
-        return plain_blend(seed.blend, h, seed.module.body(x), lambda: seed.module.gate(_pooled(x)), alpha)
+        return plain_blend(seed.blend, h, seed.module(x), lambda: seed.module.gate(_pooled(x)), alpha)
 
     def train(self, x: Tensor, y: Tensor) -> StepReport:
         """One minibatch: the host with its live seeds, and each incubating seed by its own shadow loss."""

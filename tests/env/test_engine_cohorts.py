@@ -24,6 +24,7 @@ from engine_tools import (
     unsilence,
     validation,
 )
+from esper_env.blueprints import SeedTemplate
 from esper_env.population.optimizers import AdamW
 from esper_env.population.population import EMPTY, Blend, Population
 from esper_env.population.training import train_epoch
@@ -211,16 +212,19 @@ def test_rebirth_gives_the_host_that_a_new_population_has() -> None:
 
 @pytest.mark.parametrize("task", HOSTS)
 def test_sizes_count_what_acts(task: str) -> None:
-    """Parameters of the blueprint's module, plus the gate's under GATE only."""
+    """Parameters of the blueprint's module and of the layer scale, plus the gate's under GATE only."""
     population = build(task, 8)
     places = assortment(population)
     grow(population, places)
     sizes = population.seed_sizes()
     for place in places:
         slot = population.engine.host.slots[place.slot]
-        body = population.engine.blueprints[place.kind].template(slot)
+        seed = SeedTemplate(population.engine.blueprints[place.kind], slot)
         gate = slot.inputs[0] + 1 if place.blend is Blend.GATE else 0
-        assert sizes[place.row, place.slot] == sum(p.numel() for p in body.parameters()) + gate
+        assert (
+            sizes[place.row, place.slot]
+            == sum(p.numel() for part in (seed.body, seed.last) for p in part.parameters()) + gate
+        )
     assert not sizes[population.census.blueprint == EMPTY].any()
 
 

@@ -47,7 +47,7 @@ def entangled() -> Flags:
         seed = next(cohort for key, cohort in population.seeds.items() if key[0] == slot)
         seed.values.zero_()
         parameter(seed, "body.2.bias")[0] = push
-        parameter(seed, "body.3.scale")[0] = 1.0
+        parameter(seed, "last.scale")[0] = 1.0
     return flags + steps(env, [WAIT])
 
 

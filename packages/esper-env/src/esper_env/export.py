@@ -37,7 +37,7 @@ class GrownNetwork(nn.Module):
         x = self.host.enter(x)  # type: ignore[operator]
         for index, block in enumerate(self.host.blocks):  # type: ignore[arg-type]
             alive = getattr(self, f"alive{index}").to(x.dtype)
-            h = block(x) * alive.view(-1, *[1] * (x.dim() - 2))
+            h = block(x) * (alive.view(-1, 1, 1) if _is_image(x) else alive)
             y = self._with_seed(str(index), x, h)
             x = self.host.bridge(index, y)  # type: ignore[operator]
         logits: Tensor = self.host.head(x)  # type: ignore[operator]
@@ -47,15 +47,19 @@ class GrownNetwork(nn.Module):
         if slot not in self.seeds:
             return h
         seed, settings = self.seeds[slot], self.description["seeds"][slot]
-        delta: Tensor = seed.body(x)  # type: ignore[operator]
+        delta: Tensor = seed(x)
         alpha, blend = settings["alpha"], Blend[settings["blend"]]
         if blend is Blend.MULTIPLY:
             return torch.addcmul(h, h, delta.tanh(), value=alpha)
         if blend is Blend.GATE:
-            pooled = x.flatten(2).mean(2) if x.dim() > 2 else x
-            opening: Tensor = seed.gate(pooled).sigmoid()  # type: ignore[operator]
-            delta = delta * opening.view(-1, *[1] * (x.dim() - 1))
+            opening: Tensor = seed.gate(x.mean(dim=(2, 3)) if _is_image(x) else x).sigmoid()  # type: ignore[operator]
+            delta = delta * (opening.view(-1, 1, 1, 1) if _is_image(x) else opening)
         return h.add(delta, alpha=alpha)
+
+
+def _is_image(x: Tensor) -> bool:
+    """Images are [batch, channels, height, width]; everything else has its units last."""
+    return x.dim() == 4
 
 
 def export_host(population: Population, row: int) -> GrownNetwork:

@@ -6,34 +6,41 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from esper_env.hosts.base import Slot
-from esper_env.population.layout import Params
+from esper_env.population.layout import LayerScale, Params
 from esper_env.registry import Registry
 
 
 class Blueprint(ABC):
-    """A kind of seed, described once for one model (`template`) and once fused for n models (`apply`).
+    """The inside of a kind of seed, described once for one model (`template`) and once fused for n models (`apply`).
 
-    The last operation is a layer scale that starts at zero, so a newborn seed is silent and yet receives gradient.
+    A layer scale that starts at zero follows it, so a newborn seed is silent and yet receives gradient.
     """
 
     family: ClassVar[str]  # which hosts it fits: those of the same family
+    gain: float  # of the layer scale; the smaller it is, the smaller are the steps that training takes with the seed
 
     @abstractmethod
     def template(self, slot: Slot) -> nn.Module:
-        """One plain seed for a slot, ending in a `LayerScale`."""
+        """One plain module for a slot."""
 
     @abstractmethod
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused seeds' delta(x); `params` under the template's names."""
+        """What the fused modules make of x; `params` under the template's names."""
 
 
 BLUEPRINTS: Registry[Blueprint] = Registry("blueprint")
 
 
 class SeedTemplate(nn.Module):
-    """A seed as it is born: the blueprint's body, and a scalar gate that only the GATE blend uses."""
+    """A seed as it is born: the blueprint's module, a layer scale, and a scalar gate that only the GATE blend uses."""
 
     def __init__(self, blueprint: Blueprint, slot: Slot) -> None:
         super().__init__()
         self.body = blueprint.template(slot)
+        self.last = LayerScale(slot.outputs[0], blueprint.gain, image=len(slot.outputs) == 3)
         self.gate = nn.Linear(slot.inputs[0], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The seed's delta."""
+        delta: Tensor = self.last(self.body(x))
+        return delta

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
 from esper_env.hosts.base import Slot
 from esper_env.population.layers import dense
-from esper_env.population.layout import LayerScale, Params
+from esper_env.population.layout import Params
 
 # Seeds that step as far as their host overshoot while they incubate. Measured beside narrowed blocks: at a gain of one,
 # switching on the worst of 45 incubated seeds cost 33 points of accuracy; at this gain, 2.
@@ -24,11 +24,10 @@ class PlainGatedUnit(nn.Module):
         self.value = nn.Linear(inputs, hidden)
         self.key = nn.Linear(inputs, hidden)
         self.out = nn.Linear(hidden, outputs)
-        self.last = LayerScale(outputs, GAIN)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The unit's delta."""
-        out: Tensor = self.last(self.out(self.value(x) * self.key(x).sigmoid()))
+        """The unit's output."""
+        out: Tensor = self.out(self.value(x) * self.key(x).sigmoid())
         return out
 
 
@@ -38,16 +37,17 @@ class LowRank(Blueprint):
 
     rank: int
     family: ClassVar[str] = "dense"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """Two linear layers without bias, scaled."""
+        """Two linear layers without bias."""
         down = nn.Linear(slot.inputs[0], self.rank, bias=False)
         up = nn.Linear(self.rank, slot.outputs[0], bias=False)
-        return nn.Sequential(down, up, LayerScale(slot.outputs[0], GAIN))
+        return nn.Sequential(down, up)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Down, up, scale."""
-        return dense(dense(x, params["0.weight"]), params["1.weight"]) * (GAIN * params["2.scale"])
+        """Down, up."""
+        return dense(dense(x, params["0.weight"]), params["1.weight"])
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,17 @@ class TwoLayer(Blueprint):
 
     hidden: int
     family: ClassVar[str] = "dense"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """Linear, ReLU, linear, scaled."""
+        """Linear, ReLU, linear."""
         first, second = nn.Linear(slot.inputs[0], self.hidden), nn.Linear(self.hidden, slot.outputs[0])
-        return nn.Sequential(first, nn.ReLU(), second, LayerScale(slot.outputs[0], GAIN))
+        return nn.Sequential(first, nn.ReLU(), second)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Linear, ReLU, linear, scale."""
+        """Linear, ReLU, linear."""
         hidden = F.relu(dense(x, params["0.weight"], params["0.bias"]), inplace=True)
-        return dense(hidden, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
+        return dense(hidden, params["2.weight"], params["2.bias"])
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,17 @@ class GatedUnit(Blueprint):
 
     hidden: int
     family: ClassVar[str] = "dense"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """Value times the sigmoid of a key, then linear, scaled."""
+        """Value times the sigmoid of a key, then linear."""
         return PlainGatedUnit(slot.inputs[0], self.hidden, slot.outputs[0])
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused unit."""
         value = dense(x, params["value.weight"], params["value.bias"])
         key = dense(x, params["key.weight"], params["key.bias"])
-        out = dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
-        return out * (GAIN * params["last.scale"])
+        return dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
 
 
 BLUEPRINTS.register("low_rank", LowRank(rank=2))

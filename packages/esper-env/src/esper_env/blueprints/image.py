@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
 from esper_env.hosts.base import Slot
 from esper_env.population.layers import convolution
-from esper_env.population.layout import LayerScale, Params
+from esper_env.population.layout import Params
 
 KERNEL = 3
 # As for dense seeds: the worst of 30 cost 31 points at a gain of one, and costs 6 at this one.
@@ -25,14 +25,15 @@ class Pointwise(Blueprint):
     """A 1x1 convolution: mixes channels, sees no neighbours."""
 
     family: ClassVar[str] = "image"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """One 1x1 convolution, scaled."""
-        return nn.Sequential(_conv(slot.inputs[0], slot.outputs[0], 1), LayerScale(slot.outputs[0], GAIN, image=True))
+        """One 1x1 convolution."""
+        return _conv(slot.inputs[0], slot.outputs[0], 1)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused map."""
-        return convolution(x, params["0.weight"], params["0.bias"]) * (GAIN * params["1.scale"])
+        return convolution(x, params["weight"], params["bias"])
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,18 @@ class DepthwiseSeparable(Blueprint):
     """A depthwise 3x3 convolution, ReLU, and a pointwise one."""
 
     family: ClassVar[str] = "image"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """Depthwise, ReLU, pointwise, scaled."""
+        """Depthwise, ReLU, pointwise."""
         inputs, outputs = slot.inputs[0], slot.outputs[0]
         depthwise = _conv(inputs, inputs, groups=inputs)
-        return nn.Sequential(depthwise, nn.ReLU(), _conv(inputs, outputs, 1), LayerScale(outputs, GAIN, image=True))
+        return nn.Sequential(depthwise, nn.ReLU(), _conv(inputs, outputs, 1))
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused pair."""
         spread = F.relu(convolution(x, params["0.weight"], params["0.bias"], groups=x.shape[-1]))
-        return convolution(spread, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
+        return convolution(spread, params["2.weight"], params["2.bias"])
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,19 @@ class Bottleneck(Blueprint):
 
     hidden: int
     family: ClassVar[str] = "image"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """Down, ReLU, 3x3, ReLU, up, scaled."""
+        """Down, ReLU, 3x3, ReLU, up."""
         down, up = _conv(slot.inputs[0], self.hidden, 1), _conv(self.hidden, slot.outputs[0], 1)
         middle = _conv(self.hidden, self.hidden)
-        return nn.Sequential(down, nn.ReLU(), middle, nn.ReLU(), up, LayerScale(slot.outputs[0], GAIN, image=True))
+        return nn.Sequential(down, nn.ReLU(), middle, nn.ReLU(), up)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused bottleneck."""
         hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
         hidden = F.relu(convolution(hidden, params["2.weight"], params["2.bias"]))
-        return convolution(hidden, params["4.weight"], params["4.bias"]) * (GAIN * params["5.scale"])
+        return convolution(hidden, params["4.weight"], params["4.bias"])
 
 
 @dataclass(frozen=True)
@@ -78,15 +81,16 @@ class Convolution(Blueprint):
     """One 3x3 convolution and ReLU: what a block of the host does."""
 
     family: ClassVar[str] = "image"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """3x3, ReLU, scaled."""
+        """3x3, ReLU."""
         outputs = slot.outputs[0]
-        return nn.Sequential(_conv(slot.inputs[0], outputs), nn.ReLU(), LayerScale(outputs, GAIN, image=True))
+        return nn.Sequential(_conv(slot.inputs[0], outputs), nn.ReLU())
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused convolution."""
-        return F.relu(convolution(x, params["0.weight"], params["0.bias"])) * (GAIN * params["2.scale"])
+        return F.relu(convolution(x, params["0.weight"], params["0.bias"]))
 
 
 @dataclass(frozen=True)
@@ -95,16 +99,17 @@ class WideConvolution(Blueprint):
 
     hidden: int
     family: ClassVar[str] = "image"
+    gain = GAIN
 
     def template(self, slot: Slot) -> nn.Module:
-        """3x3, ReLU, pointwise, scaled."""
+        """3x3, ReLU, pointwise."""
         wide, back = _conv(slot.inputs[0], self.hidden), _conv(self.hidden, slot.outputs[0], 1)
-        return nn.Sequential(wide, nn.ReLU(), back, LayerScale(slot.outputs[0], GAIN, image=True))
+        return nn.Sequential(wide, nn.ReLU(), back)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused pair."""
         hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
-        return convolution(hidden, params["2.weight"], params["2.bias"]) * (GAIN * params["3.scale"])
+        return convolution(hidden, params["2.weight"], params["2.bias"])
 
 
 BLUEPRINTS.register("pointwise", Pointwise())

@@ -45,6 +45,10 @@ class Host(ABC):
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:
         """The fused block; `params` under the names local to the template's block."""
 
+    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+        """The fused block with dead units; `alive` is [n, units]. A host may know a cheaper way to the same result."""
+        return self.block(index, params, x) * self.per_unit(alive)
+
     @abstractmethod
     def bridge(self, index: int, y: Tensor) -> Tensor:
         """From the output beside block `index` to the input of the next."""
@@ -63,11 +67,11 @@ class Host(ABC):
 
     @abstractmethod
     def per_sample(self, values: Tensor) -> Tensor:
-        """Values [n, batch, 1] in a shape that broadcasts against activations."""
+        """Values [n, samples, 1], as many as `summary` has, in a shape that broadcasts against activations."""
 
     @abstractmethod
     def summary(self, x: Tensor) -> Tensor:
-        """Activations averaged over positions, [n, batch, channels]; what a gate reads."""
+        """What a gate reads, [n, samples, channels]: images averaged over space, texts position by position."""
 
     @abstractmethod
     def activation_size(self) -> int:

@@ -25,14 +25,14 @@ class PlainCNN(nn.Module):
 
     def __init__(self, host: "CNNHost") -> None:
         super().__init__()
-        pairs = zip((host.image[0], *host.channels), host.channels, strict=False)
+        pairs = zip((host.entered[0], *host.channels), host.channels, strict=False)
         self.blocks = nn.ModuleList(_plain_block(i, o, host.norm_groups) for i, o in pairs)
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(host.channels[-1], host.classes))
-        self.pooled = host.pooled
+        self.pooled, self.patch = host.pooled, host.patch
 
     def enter(self, x: Tensor) -> Tensor:
-        """Images, as they are."""
-        return x
+        """Squares of pixels as channels."""
+        return F.pixel_unshuffle(x, self.patch)
 
     def bridge(self, index: int, y: Tensor) -> Tensor:
         """Pool after the blocks that say so."""
@@ -41,20 +41,26 @@ class PlainCNN(nn.Module):
 
 @dataclass(frozen=True)
 class CNNHost(Host):
-    """Convolution blocks with the given channels; `pooled` names the blocks that pooling follows."""
+    """Convolution blocks with the given channels; `pooled` names the blocks that pooling follows.
+
+    Each square of `patch` x `patch` pixels enters as one position with as many more channels, so the first block is a
+    strided convolution that loses nothing, and large images cost what small ones do.
+    """
 
     image: tuple[int, int, int]
     channels: tuple[int, ...]
     classes: int
     norm_groups: int = 2
     pooled: tuple[int, ...] = (0, 1)
+    patch: int = 1
 
     family: ClassVar[str] = "image"
     row_axis: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         require_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
-        require_positive("CNNHost", norm_groups=self.norm_groups)
+        require_positive("CNNHost", norm_groups=self.norm_groups, patch=self.patch)
+        self._check_image()
         self._check_pooling()
         uneven = [c for c in self.channels if c % self.norm_groups]
         if uneven:
@@ -64,16 +70,26 @@ class CNNHost(Host):
         blocks = range(len(self.channels))
         if not set(self.pooled) <= set(blocks):
             raise ValueError(f"CNNHost.pooled is {self.pooled}; allowed: numbers of blocks, 0 to {blocks[-1]}")
-        smallest = POOL ** len(set(self.pooled))
+
+    def _check_image(self) -> None:
+        smallest = self.patch * POOL ** len(set(self.pooled))
         if len(self.image) != 3 or min(self.image[1:]) < smallest:
             raise ValueError(
                 f"CNNHost.image is {self.image}; allowed: (channels, height, width), both from {smallest} on"
             )
+        if any(side % self.patch for side in self.image[1:]):
+            raise ValueError(f"CNNHost.patch is {self.patch}; allowed: divisors of the image's {self.image[1:]}")
+
+    @property
+    def entered(self) -> tuple[int, int, int]:
+        """Shape of what the first block reads."""
+        channels, height, width = self.image
+        return channels * self.patch**2, height // self.patch, width // self.patch
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         """One slot per block; a block keeps the size of its input."""
-        slots, (inputs, height, width) = [], self.image
+        slots, (inputs, height, width) = [], self.entered
         for index, outputs in enumerate(self.channels):
             slots.append(Slot((inputs, height, width), (outputs, height, width)))
             if index in self.pooled:
@@ -86,13 +102,20 @@ class CNNHost(Host):
         return PlainCNN(self)
 
     def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
-        """[n, batch, c, h, w] to [batch, h, w, n, c]."""
-        return inputs.permute(1, 3, 4, 0, 2).contiguous()
+        """[n, batch, c, h, w] to [batch, h, w, n, c], squares of pixels as channels."""
+        _, height, width = self.entered
+        squares = inputs.unflatten(4, (width, self.patch)).unflatten(3, (height, self.patch))
+        return squares.permute(1, 3, 5, 0, 2, 4, 6).flatten(4).contiguous()
 
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
         """Convolution, group norm, activation."""
         h = convolution(x, params["0.weight"])
         return leaky_group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"], LEAK)
+
+    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+        """Without the norm's affine part a unit is zero."""
+        affine = {name: values * alive for name, values in params.items() if name.startswith("1.")}
+        return self.block(index, {**params, **affine}, x)
 
     def bridge(self, index: int, y: Tensor) -> Tensor:
         """Pool after the blocks that say so."""

@@ -63,6 +63,11 @@ class MLPHost(Host):
         """A dense layer and the activation."""
         return F.leaky_relu(dense(x, params["0.weight"], params["0.bias"]), LEAK, inplace=True)
 
+    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+        """Without weights and bias a unit is zero."""
+        mask = self.per_unit(alive)
+        return self.block(index, {name: values * mask for name, values in params.items()}, x)
+
     def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
         """The identity."""
         return y

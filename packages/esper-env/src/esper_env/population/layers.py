@@ -6,6 +6,7 @@ for dense weights.
 """
 
 from collections.abc import Callable
+from math import log
 
 import torch
 import torch.nn.functional as F
@@ -102,6 +103,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return right.flatten(1).to(logits.dtype).mean(dim=1)
 
 
-def likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Geometric mean of the probabilities given to the right answers, [n]: 2 to the minus bits per answer."""
-    return cross_entropy(logits, labels).neg().exp().nan_to_num(nan=0.0)
+def compression(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of a blind guess's bits that each model saves, [n]: 1 - bits per answer / log2(classes), zero if none."""
+    share = cross_entropy(logits, labels) / log(logits.shape[-1])
+    return (1.0 - share).clamp(min=0.0).nan_to_num(nan=0.0)

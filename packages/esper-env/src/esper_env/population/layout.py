@@ -63,8 +63,7 @@ def _initial(module: nn.Module, parameter: Tensor) -> tuple[float, float]:
 
 def _acts_per_sample(module: nn.Module, parameter: Tensor) -> bool:
     """Vectors that meet dense activations [n, batch, features], and so need an axis for the batch."""
-    dense = isinstance(module, nn.Linear) or (isinstance(module, LayerScale) and not module.image)
-    return dense and parameter.dim() == 1
+    return isinstance(module, nn.Linear) and parameter.dim() == 1
 
 
 def _entries(template: nn.Module) -> Iterator[Entry]:

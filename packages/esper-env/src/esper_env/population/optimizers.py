@@ -30,9 +30,9 @@ def _check(owner: str, **bounds: tuple[float | None, float, float]) -> None:
             raise ValueError(f"{owner}.{field} is {value}; allowed: {low} to {high}")
 
 
-def clip_rows_(grad: Tensor, norm: Tensor, max_norm: float) -> Tensor:
-    """Scale the rows of `grad` whose `norm` [n] exceeds `max_norm`, in place."""
-    return grad.mul_((max_norm / (norm + _CLIP_EPSILON)).clamp_(max=1.0).unsqueeze(1))
+def clip_factors(norm: Tensor, max_norm: float) -> Tensor:
+    """What to multiply gradients of the given norms with, so that none exceeds `max_norm`."""
+    return (max_norm / (norm + _CLIP_EPSILON)).clamp_(max=1.0)
 
 
 @dataclass(frozen=True)

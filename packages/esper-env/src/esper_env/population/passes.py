@@ -1,5 +1,6 @@
 """The forward pass of a plan: one fused call per block, and at each slot one per blueprint present."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,18 +27,22 @@ class Passes:
         self.seeds = {key: _parameters(cohort, training) for key, cohort in population.seeds.items()}
         self.lesions = [self._lesion(population, slot) for slot in range(len(self.host.slots))]
         self.alphas = [self._alpha(population, slot, graft) for slot, graft in enumerate(plan.grafts)]
+        self.gains = [None if graft is None else self._gain(graft) for graft in plan.grafts]
 
     def _lesion(self, population: Population, slot: int) -> Tensor | None:
         if not self.plan.lesioned[slot]:
             return None
-        mask = _extended(population.lesions[slot], self.plan.variants)
-        return self.host.per_unit(mask[: self.plan.under_way[slot]])
+        return _extended(population.lesions[slot], self.plan.variants)[: self.plan.under_way[slot]]
 
     def _alpha(self, population: Population, slot: int, graft: Graft | None) -> Tensor | None:
         if graft is None:
             return None
         alpha = population.alpha[:, slot].index_select(0, graft.hosts)
         return alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0)
+
+    def _gain(self, graft: Graft) -> Tensor:
+        gains = np.array([self.engine.blueprints[group.key[1]].gain for group in graft.groups])
+        return torch.from_numpy(gains.repeat([group.count for group in graft.groups])[:, None]).to(self.population.alpha)
 
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
@@ -58,22 +63,24 @@ class Passes:
         variants, early = self.plan.variants, self.plan.under_way[slot] - len(self.population)
         again = variants[:early] if variants is not None and early else None
         part = self.engine.body_layout.part(f"blocks.{slot}")
-        h = self.host.block(slot, {name: _extended(self.body[number], again) for name, number in part}, x)
-        lesion = self.lesions[slot]
-        return h if lesion is None else h * lesion
+        params = {name: _extended(self.body[number], again) for name, number in part}
+        alive = self.lesions[slot]
+        return self.host.block(slot, params, x) if alive is None else self.host.narrowed_block(slot, params, x, alive)
 
     def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
         axis = self.host.row_axis
         inputs = self._inputs(graft, x)
         shares = torch.split(inputs, [group.count for group in graft.groups], axis)
-        deltas, gates = [], []
+        deltas, scales, gates = [], [], []
         for group, share in zip(graft.groups, shares, strict=True):
             layout = self.engine.seed_layouts[slot][group.key[1]]
             params = self._seed_parameters(group)
             body = {name: params[number] for name, number in layout.part("body")}
             deltas.append(self.engine.blueprints[group.key[1]].apply(body, share))
+            scales.extend(params[number] for _, number in layout.part("last"))
             gates.append({name: params[number] for name, number in layout.part("gate")})
-        delta = deltas[0] if len(deltas) == 1 else torch.cat(deltas, axis)
+        scale = self.host.per_unit(_joined(scales, 0) * self.gains[slot])
+        delta = _joined(deltas, axis) * scale
         effect = self._multiplied(graft, delta, h) * self._strength(graft, slot, gates, inputs)
         # Where variants start, h is a fresh copy that nothing else needs, so it may be added to in place.
         return h.index_add(axis, graft.rows, effect) if fresh is None else h.index_add_(axis, graft.rows, effect)
@@ -110,6 +117,10 @@ class Passes:
         opening = dense(self.host.summary(inputs), weight, bias).sigmoid()
         gated = (alpha * graft.gate).view(-1, 1, 1)
         return self.host.per_sample(torch.addcmul((alpha - alpha * graft.gate).view(-1, 1, 1), gated, opening))
+
+
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def _parameters(cohort: Cohort, training: bool) -> list[Tensor]:

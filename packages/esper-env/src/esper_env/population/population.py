@@ -15,6 +15,7 @@ from esper_env.hosts.base import Host
 from esper_env.population.cohort import Cohort, Rows
 from esper_env.population.layers import Metric, accuracy
 from esper_env.population.layout import Layout, weight_draws
+from esper_env.population.memory import retain_freed_memory
 from esper_env.population.optimizers import Optimizer
 from esper_env.randomness import Purpose
 
@@ -49,6 +50,7 @@ class Engine:
             raise ValueError(f"blueprints {strangers} do not fit a host of family {self.host.family!r}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}; allowed: None or a positive number")
+        retain_freed_memory()
 
     @cached_property
     def body_layout(self) -> Layout:

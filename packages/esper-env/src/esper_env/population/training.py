@@ -8,7 +8,7 @@ from torch import Tensor
 
 from esper_env.population.cohort import Cohort
 from esper_env.population.layers import cross_entropy
-from esper_env.population.optimizers import clip_rows_
+from esper_env.population.optimizers import clip_factors
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import Population
@@ -56,7 +56,7 @@ def _train_tile(population: Population, data: Minibatches, start: int, stop: int
     count = data.index.shape[1]
     for number in range(count):
         step.run(*data.batch(number, start, stop))
-    return TrainingReport(step.loss / count, step.block_norm / count, step.seed_norm / count)
+    return TrainingReport(step.loss / count, step.block_norm / count, step.seed_norms() / count)
 
 
 class _TileStep:
@@ -70,7 +70,9 @@ class _TileStep:
             _Trained(slot, tile.seeds[slot, kind], leaves, tile) for (slot, kind), leaves in self.passes.seeds.items()
         ]
         self.loss = torch.zeros_like(tile.lr)
-        self.block_norm, self.seed_norm = torch.zeros_like(tile.alpha), torch.zeros_like(tile.alpha)
+        self.block_norm = torch.zeros_like(tile.alpha)
+        self.sizes = [len(trained.cohort) for trained in self.cohorts]
+        self.norms = tile.lr.new_zeros(sum(self.sizes))  # of the gradients of one cohort after the other
 
     def run(self, inputs: Tensor, labels: Tensor) -> None:
         """One minibatch: forward, backward, update."""
@@ -83,9 +85,7 @@ class _TileStep:
         self.loss += losses.detach()[: len(self.loss)]
         self._note_block_gradients(grads[len(leaves) :])
         with torch.no_grad():
-            for trained in self.cohorts:
-                own, grads = grads[: len(trained.leaves)], grads[len(trained.leaves) :]
-                self._update(trained, trained.cohort.layout.pack(own, trained.cohort.values))
+            self._update(grads)
 
     def _note_block_gradients(self, grads: Sequence[Tensor]) -> None:
         axis = self.passes.host.row_axis
@@ -93,15 +93,27 @@ class _TileStep:
         norms = [torch.linalg.vector_norm(grad, dim=others)[: len(self.loss)] for grad in grads]
         self.block_norm += torch.stack(norms, dim=1)
 
-    def _update(self, trained: "_Trained", grad: Tensor) -> None:
+    def _update(self, grads: Sequence[Tensor | None]) -> None:
+        packed = []
+        for trained in self.cohorts:
+            own, grads = grads[: len(trained.leaves)], grads[len(trained.leaves) :]
+            packed.append(trained.cohort.layout.pack(own, trained.cohort.values))
+        norms = torch.cat([torch.linalg.vector_norm(grad, dim=1) for grad in packed])
+        self.norms += norms
         engine = self.tile.engine
-        if trained.slot is not None or engine.max_grad_norm is not None:
-            norm = torch.linalg.vector_norm(grad, dim=1)
+        if engine.max_grad_norm is not None:
+            factors = clip_factors(norms, engine.max_grad_norm).unsqueeze(1).split(self.sizes)
+            packed = [grad.mul_(factor) for grad, factor in zip(packed, factors, strict=True)]
+        for trained, grad in zip(self.cohorts, packed, strict=True):
+            engine.optimizer.step(trained.cohort.values, grad, trained.cohort.state, trained.lr)
+
+    def seed_norms(self) -> Tensor:
+        """Sums of the gradient norms of the seeds, [n, slots]."""
+        sums = torch.zeros_like(self.tile.alpha)
+        for trained, norms in zip(self.cohorts, self.norms.split(self.sizes), strict=True):
             if trained.slot is not None:
-                self.seed_norm[:, trained.slot].index_add_(0, trained.rows, norm)
-            if engine.max_grad_norm is not None:
-                clip_rows_(grad, norm, engine.max_grad_norm)
-        engine.optimizer.step(trained.cohort.values, grad, trained.cohort.state, trained.lr)
+                sums[:, trained.slot].index_copy_(0, trained.rows, norms)
+        return sums
 
 
 class _Trained:
