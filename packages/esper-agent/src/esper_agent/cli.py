@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, upgrade."""
+"""The command line: train, evaluate, report, upgrade."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ import numpy as np
 from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation import evaluate_policy
+from esper_agent.report import write_report
 from esper_agent.runs import RunConfig, RunDirectory, RunError
 from esper_agent.training import Interrupted, build_model, resume_run, start_run
 
@@ -87,6 +88,15 @@ def evaluate(options: argparse.Namespace) -> None:
     print(json.dumps(result) if options.json else _sentence(result), flush=True)
 
 
+def report(options: argparse.Namespace) -> None:
+    """Write a page about one run or several."""
+    runs = [RunDirectory(path) for path in options.run_dir]
+    path = options.out or runs[0].report_file
+    for missing in write_report(runs, path, episodes=options.episodes, seed=options.seed):
+        print(missing, flush=True)
+    print(f"report: {path}", flush=True)
+
+
 def upgrade(options: argparse.Namespace) -> None:
     """Bring a checkpoint to the current version."""
     before, after = upgrade_checkpoint(options.file)
@@ -97,9 +107,10 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,upgrade}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,report,upgrade}")
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
+    _add_report(commands.add_parser("report", help="write a page of charts about a run"))
     command = commands.add_parser("upgrade", help="bring a checkpoint to the current version, in place")
     command.add_argument("file", type=Path, metavar="FILE", help="the checkpoint")
     command.set_defaults(command=upgrade)
@@ -140,6 +151,15 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stochastic", dest="deterministic", action="store_false", help="sample the actions")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=evaluate)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    several = "run directories; several in one environment give intervals over runs"
+    parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help=several)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (report.html in the first RUN_DIR)")
+    parser.add_argument("--episodes", type=_positive, default=32, metavar="N", help="held-out episodes to play (32)")
+    parser.add_argument("--seed", type=int, default=10_000, metavar="N", help="seed of the first of them (10000)")
+    parser.set_defaults(command=report)
 
 
 def _find_checkpoint(path: Path) -> tuple[RunDirectory, Path]:

@@ -53,7 +53,7 @@ class RunConfig:
 class RunDirectory:
     """The files of one run.
 
-    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/ and learning_curve.png.
+    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and report.html.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,6 +63,7 @@ class RunDirectory:
         self.checkpoint_directory = path / "checkpoints"
         self.tensorboard_directory = path / "tensorboard"
         self.picture_file = path / "learning_curve.png"
+        self.report_file = path / "report.html"
 
     def create(self, config: RunConfig) -> None:
         """Start a new run here; from the moment that it has settings, a killed run can be resumed.

@@ -1,0 +1,106 @@
+"""From run directories to the page: what is read, what is played, and what goes where."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from esper_agent.report.chart import Note
+from esper_agent.report.contest import Contest, contest_charts, contest_rows, hold_contest
+from esper_agent.report.episode_chart import STAGE_LEGEND, episode_chart
+from esper_agent.report.history import History, read_histories
+from esper_agent.report.page import Section, Table, plotly_script, render
+from esper_agent.report.training_charts import (
+    RETURN_KEY,
+    entropy_chart,
+    operations_chart,
+    return_chart,
+    update_chart,
+)
+from esper_agent.runs import STEP_KEY, RunDirectory, RunError, replace_text
+
+EPISODES = (
+    "The first of these episodes, whatever came of them. A lane is a slot: its colour is the stage, the height of the "
+    "solid part is alpha, the label is the blueprint. Beneath: the validation metric (dotted: of the committed part "
+    "alone) with a dot where something was done; the terms of the reward, and their sum so far as a line; what each "
+    "slot's seed adds to the metric, or would add while it trains."
+)
+CONTEST_HEADER = ("", "test accuracy", "gain over never growing", "added parameters", "return")
+Facts = list[tuple[str, str]]
+
+
+def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, seed: int) -> list[str]:
+    """Write the page about one run, or about several runs in the same environment.
+
+    Args:
+        runs: the run directories.
+        path: the file to write.
+        episodes: held-out episodes that the agents and the controls play.
+        seed: seed of the first of them.
+
+    Returns:
+        What the page had to leave out, a line each.
+
+    Raises:
+        RunError: when a run cannot be read, plotly is not installed, or the page cannot be written.
+        CheckpointError: when a checkpoint cannot be read.
+    """
+    script, histories = plotly_script(), read_histories(runs)
+    contest = hold_contest(histories, episodes, seed)
+    sections = [training_section(histories, contest), *contest_sections(contest)]
+    title = f"{histories[0].config.env_id}: {', '.join(history.name for history in histories)}"
+    page = render(title, facts(histories, contest), sections, script)
+    try:
+        replace_text(path, page)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}") from error
+    return [block.text for section in sections for block in section.blocks if isinstance(block, Note)]
+
+
+def facts(histories: Sequence[History], contest: Contest | Note) -> Facts:
+    """What matters most, first."""
+    first = histories[0]
+    returns = first.curve(RETURN_KEY)[1]
+    known = [
+        ("environment steps", f"{first.rows[-1][STEP_KEY]:,}"),
+        ("return, last episodes", f"{returns[-1]:.3f}" if len(returns) else "none yet"),
+    ]
+    if isinstance(contest, Contest):
+        agent = contest.first
+        known += [
+            ("test accuracy", f"{agent.test_accuracy.mean():.1%}"),
+            ("return, held-out", f"{agent.episode_return.mean():.3f}"),
+            ("added parameters", f"{agent.added_parameters.mean():.0%}"),
+        ]
+    return [*known, ("environments", str(first.config.n_envs)), ("steps per second", f"{first.rows[-1]['time/fps']:,}")]
+
+
+def training_section(histories: Sequence[History], contest: Contest | Note) -> Section:
+    """How the training went."""
+    known = contest.controls if isinstance(contest, Contest) else {}
+    controls = {name: float(result.episode_return.mean()) for name, result in known.items()}
+    blocks = [
+        return_chart(histories, controls),
+        operations_chart(histories, esper=isinstance(contest, Contest)),
+        entropy_chart(histories),
+        update_chart(histories),
+    ]
+    return Section("Training", "", blocks)
+
+
+def contest_sections(contest: Contest | Note) -> list[Section]:
+    """How the agent did beside the controls, and the course of its first episodes."""
+    if isinstance(contest, Note):
+        return [Section("Held-out episodes", "", [contest])]
+    table = Table(CONTEST_HEADER, contest_rows(contest), "Means with 95 % bootstrap intervals over instances.")
+    courses = [episode_chart(course, _outcome(contest, place)) for place, course in enumerate(contest.courses)]
+    return [
+        Section("Held-out comparison", "", [table, *contest_charts(contest)]),
+        Section("Held-out episodes", EPISODES, courses, STAGE_LEGEND),
+    ]
+
+
+def _outcome(contest: Contest, place: int) -> str:
+    course, agent = contest.courses[place], contest.first
+    return (
+        f"Metric {course.metric[0]:.0%} to {course.metric[-1]:.0%}; test accuracy {agent.test_accuracy[place]:.0%}, "
+        f"{agent.added_parameters[place]:.0%} parameters added, return {agent.episode_return[place]:.3f}."
+    )
