@@ -27,7 +27,7 @@ class Passes:
         self.seeds = {key: _parameters(cohort, training) for key, cohort in population.seeds.items()}
         self.lesions = [self._lesion(population, slot) for slot in range(len(self.host.slots))]
         self.alphas = [self._alpha(population, slot, graft) for slot, graft in enumerate(plan.grafts)]
-        self.gains = [None if graft is None else self._gain(graft) for graft in plan.grafts]
+        self.gains = [self._gain(graft) for graft in plan.grafts]
 
     def _lesion(self, population: Population, slot: int) -> Tensor | None:
         if not self.plan.lesioned[slot]:
@@ -40,9 +40,10 @@ class Passes:
         alpha = population.alpha[:, slot].index_select(0, graft.hosts)
         return alpha if graft.forced is None else alpha.masked_fill(graft.forced, 1.0)
 
-    def _gain(self, graft: Graft) -> Tensor:
-        gains = np.array([self.engine.blueprints[group.key[1]].gain for group in graft.groups])
-        return torch.from_numpy(gains.repeat([group.count for group in graft.groups])[:, None]).to(self.population.alpha)
+    def _gain(self, graft: Graft | None) -> Tensor:
+        groups = () if graft is None else graft.groups
+        gains = np.array([self.engine.blueprints[group.key[1]].gain for group in groups])
+        return torch.from_numpy(gains.repeat([group.count for group in groups])[:, None]).to(self.population.alpha)
 
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
@@ -71,7 +72,8 @@ class Passes:
         axis = self.host.row_axis
         inputs = self._inputs(graft, x)
         shares = torch.split(inputs, [group.count for group in graft.groups], axis)
-        deltas, scales, gates = [], [], []
+        deltas, gates = [], []
+        scales: list[Tensor] = []
         for group, share in zip(graft.groups, shares, strict=True):
             layout = self.engine.seed_layouts[slot][group.key[1]]
             params = self._seed_parameters(group)
