@@ -42,7 +42,7 @@ def test_traces_go_to_the_given_directory(tmp_path: Path) -> None:
         for _ in range(2):
             torch.ones(8).sum()
             running.step()
-    assert len(list((tmp_path / "traces").glob("*.pt.trace.json"))) == 1
+    assert len(list((tmp_path / "traces").glob("*.pt.trace.json.gz"))) == 1
 
 
 def string_defaults(source: str) -> list[str]:

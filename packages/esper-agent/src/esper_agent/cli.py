@@ -13,6 +13,7 @@ import numpy as np
 from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation import evaluate_policy
+from esper_agent.profiling import describe_profile
 from esper_agent.report import write_report
 from esper_agent.runs import RunConfig, RunDirectory, RunError
 from esper_agent.training import Interrupted, build_model, resume_run, start_run
@@ -55,11 +56,13 @@ def train(options: argparse.Namespace) -> None:
     if options.resume:
         if given:
             options.parser.error(f"--resume takes its settings from {run.config_file}; drop {', '.join(sorted(given))}")
-        resume_run(run, progress_bar=options.progress)
+        resume_run(run, progress_bar=options.progress, profile=options.profile)
     elif "env_id" not in given:
         options.parser.error("name the environment, or continue a run with --resume")
     else:
-        start_run(run, RunConfig(**given), progress_bar=options.progress)
+        start_run(run, RunConfig(**given), progress_bar=options.progress, profile=options.profile)
+    if options.profile:
+        print(describe_profile(run.profile_directory), flush=True)
     print(f"finished: {run.latest_checkpoint()}, learning curve in {run.picture_file}", flush=True)
 
 
@@ -138,6 +141,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "--set", dest="agent", type=_agent_setting, action="append", default=unset, metavar="NAME=VALUE",
         help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
     )  # fmt: skip
+    parser.add_argument("--profile", action="store_true", help="measure phases and write a torch trace of some updates")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
     parser.set_defaults(command=train, parser=parser)
 

@@ -53,7 +53,8 @@ class RunConfig:
 class RunDirectory:
     """The files of one run.
 
-    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and report.html.
+    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/ and learning_curve.png; when asked for,
+    report.html and profile/.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,6 +65,7 @@ class RunDirectory:
         self.tensorboard_directory = path / "tensorboard"
         self.picture_file = path / "learning_curve.png"
         self.report_file = path / "report.html"
+        self.profile_directory = path / "profile"
 
     def create(self, config: RunConfig) -> None:
         """Start a new run here; from the moment that it has settings, a killed run can be resumed.

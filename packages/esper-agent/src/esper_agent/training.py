@@ -15,6 +15,7 @@ from esper_agent.action_shares import ActionShares
 from esper_agent.checkpoint import restore_checkpoint
 from esper_agent.learning_curve import draw_learning_curve
 from esper_agent.ppo import FactoredRecurrentPPO
+from esper_agent.profiling import ProfileRun
 from esper_agent.runs import RunConfig, RunDirectory, RunError
 from esper_agent.schedules import describe, restore
 
@@ -65,7 +66,7 @@ class CheckpointRun(BaseCallback):
         return True
 
 
-def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool) -> None:
+def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool, profile: bool = False) -> None:
     """Train from the beginning in a new run directory.
 
     Raises:
@@ -77,10 +78,10 @@ def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool) -> No
     config = replace(config, agent=describe(asdict(model.config)))
     with _explaining_failed_writes(run):
         run.create(config)
-        _train(run, config, model, progress_bar=progress_bar)
+        _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
-def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
+def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False) -> None:
     """Continue a run from its newest checkpoint to its end.
 
     Raises:
@@ -94,7 +95,7 @@ def resume_run(run: RunDirectory, *, progress_bar: bool) -> None:
         restore_checkpoint(run.latest_checkpoint(), model)
     with _explaining_failed_writes(run):
         run.sweep()
-        _train(run, config, model, progress_bar=progress_bar)
+        _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
 def build_model(config: RunConfig) -> FactoredRecurrentPPO:
@@ -112,10 +113,13 @@ def build_model(config: RunConfig) -> FactoredRecurrentPPO:
         raise RunError(f"cannot train in {config.env_id}: {error}") from error
 
 
-def _train(run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool) -> None:
+def _train(
+    run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool, profile: bool
+) -> None:
     model.set_logger(run.logger(model.num_timesteps))
     callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints)
-    callbacks = [ActionShares(), callback]
+    profiler = ProfileRun(run.profile_directory)
+    callbacks = [ActionShares(), *([profiler] if profile else []), callback]
     remaining = config.total_timesteps - model.num_timesteps
     try:
         with _stopping_on_ctrl_c(callback):
@@ -123,6 +127,7 @@ def _train(run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *,
                 model.learn(remaining, callbacks, reset_num_timesteps=False, progress_bar=progress_bar)
                 callback.save()
     finally:
+        profiler.close()
         model.logger.close()
         draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
 

@@ -41,5 +41,5 @@ def trace(directory: Path, device: str, *, wait: int, warmup: int, active: int) 
     return profile(
         activities=activities(device),
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
-        on_trace_ready=tensorboard_trace_handler(str(directory)),
+        on_trace_ready=tensorboard_trace_handler(str(directory), use_gzip=True),  # a tenth of the size
     )

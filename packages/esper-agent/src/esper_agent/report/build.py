@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from esper_agent.profiling import phase_rows
 from esper_agent.report.chart import Note
 from esper_agent.report.contest import Contest, contest_charts, contest_rows, hold_contest
 from esper_agent.report.episode_chart import STAGE_LEGEND, episode_chart
@@ -83,7 +84,13 @@ def training_section(histories: Sequence[History], contest: Contest | Note) -> S
         entropy_chart(histories),
         update_chart(histories),
     ]
-    return Section("Training", "", blocks)
+    profiles = [_phase_table(history) for history in histories if phase_rows(history.run.profile_directory)]
+    return Section("Training", "", [*blocks, *profiles])
+
+
+def _phase_table(history: History) -> Table:
+    about = f"Where the time of {history.name} went, as --profile measured it."
+    return Table(("phase", "share", "per environment step"), phase_rows(history.run.profile_directory), about)
 
 
 def contest_sections(contest: Contest | Note) -> list[Section]:

@@ -24,7 +24,7 @@ class History:
     @property
     def name(self) -> str:
         """What tells it from the other runs."""
-        return f"{self.run.path.resolve().name}, seed {self.config.seed}"
+        return f"{self.run.path.resolve().name} (seed {self.config.seed})"
 
     def curve(self, key: str) -> tuple[Floats, Floats]:
         """Environment steps and values of a metric, where it was recorded."""

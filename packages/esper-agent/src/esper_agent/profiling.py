@@ -1,0 +1,141 @@
+"""Where the time of a run goes: a table of phases over a few updates, then a torch trace of a few more.
+
+Functions are wrapped only while they are measured: a run without a profile, and the rest of one with it, pay nothing.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+from esper_env import simulation
+from stable_baselines3.common.callbacks import BaseCallback
+from torch.profiler import profile, record_function
+
+from esper_agent import runner
+from esper_agent.diagnostics.profiler import trace
+from esper_agent.runs import replace_text
+from esper_agent.timing import Stopwatch
+
+if TYPE_CHECKING:
+    from esper_agent.ppo import FactoredRecurrentPPO
+
+SKIPPED, TIMED, WARMUP, TRACED = 1, 3, 1, 2  # updates, in this order
+UPDATES = SKIPPED + TIMED + WARMUP + TRACED
+ENVIRONMENT, TRAINING, EVALUATION, POLICY, UPDATE = "environment", "host training", "evaluation", "policy", "update"
+
+
+class ProfileRun(BaseCallback):
+    """Measures the first updates of a run.
+
+    Args:
+        directory: where phases.json and the trace go.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.updates = 0  # complete ones
+        self._wrapped = ExitStack()
+        self._tracer: profile | None = None
+
+    def _init_callback(self) -> None:
+        self._watch = Stopwatch(cast("FactoredRecurrentPPO", self.model).device)
+
+    def _on_rollout_start(self) -> None:
+        if self.updates == SKIPPED:
+            self._begin()
+        elif self.updates == SKIPPED + TIMED:
+            self._write_phases()
+            self._tracer = self._wrapped.enter_context(self._trace())
+        elif self._tracer is not None:
+            self._tracer.step()
+        if self.updates == UPDATES:
+            self.close()
+        self.updates += 1
+
+    def _on_training_end(self) -> None:
+        self.close()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Write what was measured and leave everything as it was."""
+        self._tracer = None
+        self._wrapped.close()
+
+    def _trace(self) -> profile:
+        device = str(cast("FactoredRecurrentPPO", self.model).device)
+        return trace(self.directory, device, wait=0, warmup=WARMUP, active=TRACED)
+
+    def _begin(self) -> None:
+        for owner, name, phase in _places(cast("FactoredRecurrentPPO", self.model)):
+            self._wrapped.enter_context(patch.object(owner, name, self._timed(getattr(owner, name), phase)))
+        self._start, self._first_step = self._watch.now(), self.model.num_timesteps
+
+    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            with record_function(phase), self._watch.measure(phase):
+                return function(*arguments, **options)
+
+        return wrapper
+
+    def _write_phases(self) -> None:
+        total, steps = self._watch.now() - self._start, self.model.num_timesteps - self._first_step
+        record = {"updates": TIMED, "env_steps": steps, "seconds": phases(dict(self._watch.seconds), total)}
+        self.directory.mkdir(exist_ok=True)
+        replace_text(self.directory / "phases.json", json.dumps(record, indent=2) + "\n")
+
+
+def _places(model: "FactoredRecurrentPPO") -> list[tuple[Any, str, str]]:
+    """Which functions are measured as what."""
+    return [
+        (model.env, "step", ENVIRONMENT),
+        (simulation, "train_epoch", TRAINING),
+        (simulation, "evaluate", EVALUATION),
+        (runner, "act", POLICY),
+        (model, "update", UPDATE),
+    ]
+
+
+def phases(measured: dict[str, float], total: float) -> dict[str, float]:
+    """Seconds of each phase; they sum to the total.
+
+    Args:
+        measured: seconds spent in each measured function; the environment's contain training and evaluation.
+        total: seconds of everything.
+    """
+    math = {name: measured.get(name, 0.0) for name in (TRAINING, EVALUATION)}
+    rest = total - measured[ENVIRONMENT] - measured[POLICY] - measured[UPDATE]
+    return math | {
+        "bookkeeping": measured[ENVIRONMENT] - sum(math.values()),
+        POLICY: measured[POLICY],
+        UPDATE: measured[UPDATE],
+        "rest": rest,
+    }
+
+
+def phase_rows(directory: Path) -> list[list[str]]:
+    """Name, share and time per environment step of each phase; none without a profile."""
+    file = directory / "phases.json"
+    if not file.exists():
+        return []
+    record = json.loads(file.read_text(encoding="utf-8"))
+    total = sum(record["seconds"].values())
+    return [
+        [name, f"{seconds / total:.1%}", f"{1e6 * seconds / record['env_steps']:,.0f} µs"]
+        for name, seconds in record["seconds"].items()
+    ]
+
+
+def describe_profile(directory: Path) -> str:
+    """What a profile found, as a few lines."""
+    rows = phase_rows(directory)
+    traces = sorted(directory.glob("*.pt.trace.json.gz"))
+    if not rows or not traces:
+        return f"the profile is incomplete: it takes {UPDATES} updates, and the run ended before"
+    table = [f"{name:<14}{share:>7}{time:>12} per step" for name, share, time in rows]
+    return "\n".join([*table, f"trace: {traces[-1]}"])
