@@ -29,7 +29,7 @@ def committed_metric(live_units: int, policy: str) -> np.ndarray:
         lesion_weights=(0, 1, 0),
         live_units=(live_units, live_units),
         label_noise=(0, 0),
-        learning_rate=(0.1, 0.1),
+        learning_rate=(0.18, 0.18),
         subset=(1, 1),
     )
     _, infos = env.reset(seed=0)

@@ -110,8 +110,8 @@ def test_at_reset_only_measured_behaviour_differs_between_instances() -> None:
 
 
 def test_during_play_instances_show_only_through_what_is_measured() -> None:
-    """The same actions on different instances."""
-    env = tiny(16, horizon=14)
+    """The same actions on different instances, at learning rates that ruin no row."""
+    env = tiny(16, horizon=14, learning_rate=(0.05, 0.1))
     env.reset(seed=0)
     script = [act(Op.GERMINATE, slot=1, blueprint=1), WAIT, act(Op.ADVANCE, slot=1), act(Op.GERMINATE), *[WAIT] * 3]
     for action in [*script, act(Op.FOSSILIZE, slot=1), act(Op.PRUNE)]:

@@ -25,7 +25,7 @@ class EsperConfig:
     instances: str = "train"
     lesion_weights: tuple[float, float, float] = (0.2, 0.6, 0.2)  # how often none, one, two blocks are narrowed
     live_units: tuple[int, int] = (1, 3)
-    learning_rate: Range = (0.1, 0.2)
+    learning_rate: Range = (0.12, 0.25)
     label_noise: Range = (0.0, 0.1)
     subset: Range = (0.6, 1.0)
 

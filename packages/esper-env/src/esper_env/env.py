@@ -171,7 +171,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `instances` ("train"): which instances episodes draw, "train" or "test".
     - `lesion_weights` ((0.2, 0.6, 0.2)): how often none, one and two blocks are narrowed.
     - `live_units` ((1, 3)): least and greatest number of live units in a narrowed block.
-    - `learning_rate` ((0.1, 0.2)): range of the learning rate.
+    - `learning_rate` ((0.12, 0.25)): range of the learning rate.
     - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
     - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
     - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
