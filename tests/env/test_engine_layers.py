@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from esper_env.population import layers
@@ -134,7 +135,7 @@ def test_attention(n: int, batch: int, length: int, heads: int, width: int, caus
 
 @BRIEF
 @given(MODELS, SIZES, st.lists(SIZES, max_size=1), st.integers(2, 5), SEEDS)
-def test_cross_entropy_accuracy_and_likelihood(n: int, batch: int, middle: list[int], classes: int, seed: int) -> None:
+def test_cross_entropy_accuracy_and_compression(n: int, batch: int, middle: list[int], classes: int, seed: int) -> None:
     shape = (n, batch, *middle)
     (logits,) = drawn(seed, (*shape, classes))
     labels = torch.randint(classes, shape, generator=torch.Generator().manual_seed(seed))
@@ -143,12 +144,12 @@ def test_cross_entropy_accuracy_and_likelihood(n: int, batch: int, middle: list[
     assert_same(layers.cross_entropy(logits, labels), plain, [logits])
     right = torch.stack([(flat[i].argmax(-1) == expected[i]).double().mean() for i in range(n)])
     torch.testing.assert_close(layers.accuracy(logits, labels), right)
-    picked = logits.softmax(-1).gather(-1, labels.unsqueeze(-1)).flatten(1)
-    torch.testing.assert_close(layers.likelihood(logits, labels), picked.prod(dim=1) ** (1 / picked.shape[1]))
+    bits = -logits.softmax(-1).gather(-1, labels.unsqueeze(-1)).log2().flatten(1).mean(dim=1)
+    torch.testing.assert_close(layers.compression(logits, labels), (1 - bits / np.log2(classes)).clamp(min=0))
 
 
-def test_likelihood_is_two_to_the_minus_bits_and_never_leaves_its_bounds() -> None:
-    shares = torch.tensor([[[0.5, 0.25, 0.25], [0.125, 0.5, 0.375]]])
-    torch.testing.assert_close(layers.likelihood(shares.log(), torch.tensor([[0, 0]])), torch.tensor([2.0**-2]))
-    ruined = torch.tensor([[[float("nan"), 0.0]], [[1e30, -1e30]], [[-1e30, 1e30]]])
-    assert layers.likelihood(ruined, torch.zeros(3, 1, dtype=torch.int64)).tolist() == [0.0, 1.0, 0.0]
+def test_compression_is_a_share_of_bits_and_never_leaves_its_bounds() -> None:
+    shares = torch.tensor([[[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25]]])  # one bit, two bits; blind: two
+    torch.testing.assert_close(layers.compression(shares.log(), torch.tensor([[0, 0]])), torch.tensor([0.25]))
+    extreme = torch.tensor([[[float("nan"), 0.0]], [[1e30, -1e30]], [[-1e30, 1e30]]])
+    assert layers.compression(extreme, torch.zeros(3, 1, dtype=torch.int64)).tolist() == [0.0, 1.0, 0.0]

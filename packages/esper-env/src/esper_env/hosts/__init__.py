@@ -3,5 +3,6 @@
 from esper_env.hosts.base import HOSTS, Host, Slot
 from esper_env.hosts.cnn import CNNHost
 from esper_env.hosts.mlp import MLPHost
+from esper_env.hosts.transformer import TransformerHost
 
-__all__ = ["HOSTS", "CNNHost", "Host", "MLPHost", "Slot"]
+__all__ = ["HOSTS", "CNNHost", "Host", "MLPHost", "Slot", "TransformerHost"]

@@ -1,0 +1,94 @@
+"""Seeds for transformer blocks, from an affine layer norm to a wide MLP, and one that looks at earlier positions."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from esper_env.blueprints.base import BLUEPRINTS, Blueprint
+from esper_env.blueprints.dense import GatedUnit, LowRank, TwoLayer
+from esper_env.hosts.base import Slot
+from esper_env.population.layers import attention, dense, layer_norm
+from esper_env.population.layout import Params
+
+GAIN = 3.0
+
+
+@dataclass(frozen=True)
+class Positionwise(Blueprint):
+    """A dense seed that acts on each position by itself."""
+
+    seed: Blueprint
+    family: ClassVar[str] = "sequence"
+    gain = GAIN
+
+    def template(self, slot: Slot) -> nn.Module:
+        """The dense seed, whose layers act on the last axis."""
+        return self.seed.template(slot)
+
+    def apply(self, params: Params, x: Tensor) -> Tensor:
+        """The fused dense seed, with positions as samples."""
+        return self.seed.apply(params, x.flatten(1, 2)).view(*x.shape[:3], -1)
+
+
+@dataclass(frozen=True)
+class AffineNorm(Blueprint):
+    """A layer norm with its affine part: the smallest seed, which carries the block's input past it."""
+
+    family: ClassVar[str] = "sequence"
+    gain = GAIN
+
+    def template(self, slot: Slot) -> nn.Module:
+        """The norm."""
+        return nn.LayerNorm(slot.inputs[0])
+
+    def apply(self, params: Params, x: Tensor) -> Tensor:
+        """The fused norm."""
+        return layer_norm(x, params["weight"], params["bias"])
+
+
+class PlainAttentionHead(nn.Module):
+    """One causal attention head in plain torch."""
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(inputs)
+        self.query, self.key, self.value = (nn.Linear(inputs, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the head finds."""
+        normal = self.norm(x)
+        query, key, value = self.query(normal), self.key(normal), self.value(normal)
+        out: Tensor = self.out(scaled_dot_product_attention(query, key, value, is_causal=True))
+        return out
+
+
+@dataclass(frozen=True)
+class AttentionHead(Blueprint):
+    """One causal attention head: the only seed that looks at earlier positions."""
+
+    width: int
+    family: ClassVar[str] = "sequence"
+    gain = GAIN
+
+    def template(self, slot: Slot) -> nn.Module:
+        """Norm, attention, linear."""
+        return PlainAttentionHead(slot.inputs[0], self.width, slot.outputs[0])
+
+    def apply(self, params: Params, x: Tensor) -> Tensor:
+        """The fused head."""
+        normal = layer_norm(x, params["norm.weight"], params["norm.bias"]).flatten(1, 2)
+        query, key, value = (
+            dense(normal, params[f"{name}.weight"]).view(*x.shape[:3], -1) for name in ("query", "key", "value")
+        )
+        mixed = attention(query, key, value, heads=1, causal=True).flatten(1, 2)
+        return dense(mixed, params["out.weight"], params["out.bias"]).view(*x.shape[:3], -1)
+
+
+BLUEPRINTS.register("affine_norm", AffineNorm())
+BLUEPRINTS.register("low_rank_adapter", Positionwise(LowRank(rank=4)))
+BLUEPRINTS.register("gated_mlp", Positionwise(GatedUnit(hidden=12)))
+BLUEPRINTS.register("attention_head", AttentionHead(width=8))
+BLUEPRINTS.register("wide_token_mlp", Positionwise(TwoLayer(hidden=48)))

@@ -1,0 +1,151 @@
+"""The transformer host: a decoder-only language model with pre-norm blocks and causal attention."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
+from esper_env.population.layers import attention, dense, embedding, layer_norm
+from esper_env.population.layout import Params
+
+
+class PlainEntry(nn.Module):
+    """Token and position embeddings in plain torch; shorter texts use the first positions.
+
+    Tokens are scaled up, so that what blocks add at birth does not drown them.
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(length, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [batch, length] as activations [batch, length, width]."""
+        out: Tensor = sqrt(self.token.embedding_dim) * self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        return out
+
+
+class PlainBlock(nn.Module):
+    """One pre-norm block in plain torch."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        # Without bias: attention does not depend on that of keys, so its gradient would be nothing but rounding.
+        self.project, self.merge = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention and MLP, each added to what it reads."""
+        x = x + self.merge(self._attention(self.project(self.before_attention(x))))
+        out: Tensor = x + self.down(self.up(self.before_mlp(x)).relu())
+        return out
+
+    def _attention(self, projected: Tensor) -> Tensor:
+        batch, length, width = projected.shape
+        q, k, v = projected.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return mixed.transpose(1, 2).reshape(batch, length, width // 3)
+
+
+class PlainTransformer(nn.Module):
+    """One transformer host in plain torch: tokens [batch, length] to logits [batch, length, vocabulary]."""
+
+    def __init__(self, host: "TransformerHost") -> None:
+        super().__init__()
+        self.enter = PlainEntry(host.vocabulary, host.length, host.width)
+        self.blocks = nn.ModuleList(PlainBlock(host.width, host.heads, host.hidden) for _ in range(host.depth))
+        self.head = nn.Sequential(nn.LayerNorm(host.width), nn.Linear(host.width, host.vocabulary))
+
+    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
+        """The identity."""
+        return y
+
+
+@dataclass(frozen=True)
+class TransformerHost(Host):
+    """`depth` blocks of one width that read up to `length` tokens and predict the next at every position.
+
+    Fused activations are [n, batch, length, width]. A lesion leaves some units of a block's whole output alive, the
+    part that flows past attention and MLP included: otherwise a narrowed block would be as good as one block less,
+    which a seed beside any other block can make up for.
+    """
+
+    vocabulary: int
+    length: int
+    width: int
+    heads: int
+    hidden: int
+    depth: int
+
+    family: ClassVar[str] = "sequence"
+    row_axis: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        require_positive("TransformerHost", **vars(self))
+        if self.width % self.heads:
+            raise ValueError(f"TransformerHost.width is {self.width}; allowed: multiples of heads={self.heads}")
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """One slot per block, all alike."""
+        return (Slot((self.width, self.length), (self.width, self.length)),) * self.depth
+
+    def template(self) -> PlainTransformer:
+        """The plain network."""
+        return PlainTransformer(self)
+
+    def enter(self, params: Params, inputs: Tensor) -> Tensor:
+        """Token and position embeddings."""
+        tokens = embedding(inputs, params["token.weight"])
+        return torch.add(params["position.weight"].unsqueeze(1), tokens, alpha=sqrt(self.width))
+
+    def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
+        """Attention and MLP, each added to what it reads."""
+        shape, x = x.shape, x.flatten(1, 2)
+        normal = layer_norm(x, params["before_attention.weight"], params["before_attention.bias"])
+        projected = dense(normal, params["project.weight"])
+        query, key, value = projected.view(*shape[:3], -1).chunk(3, dim=-1)
+        mixed = attention(query, key, value, self.heads, causal=True).flatten(1, 2)
+        x = x + dense(mixed, params["merge.weight"], params["merge.bias"])
+        normal = layer_norm(x, params["before_mlp.weight"], params["before_mlp.bias"])
+        hidden = F.relu(dense(normal, params["up.weight"], params["up.bias"]), inplace=True)
+        return (x + dense(hidden, params["down.weight"], params["down.bias"])).view(shape)
+
+    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
+        """The identity."""
+        return y
+
+    def head(self, params: Params, y: Tensor) -> Tensor:
+        """A norm and a dense layer at every position."""
+        normal = layer_norm(y, params["0.weight"], params["0.bias"]).flatten(1, 2)
+        return dense(normal, params["1.weight"], params["1.bias"]).view(*y.shape[:3], -1)
+
+    def per_row(self, values: Tensor) -> Tensor:
+        """[n, 1, 1, 1]."""
+        return values.view(-1, 1, 1, 1)
+
+    def per_unit(self, values: Tensor) -> Tensor:
+        """[n, 1, 1, units]."""
+        return values[:, None, None]
+
+    def per_sample(self, values: Tensor) -> Tensor:
+        """[n, batch, length, 1]: a gate opens at each position by what it reads there."""
+        return values.view(len(values), -1, self.length, 1)
+
+    def summary(self, x: Tensor) -> Tensor:
+        """Every position by itself, [n, batch * length, width]: an average would show a position its future."""
+        return x.flatten(1, 2)
+
+    def activation_size(self) -> int:
+        """Per position the embedding, and in each block norms, projections, attention, sums and hidden units."""
+        return self.length * (self.width + self.depth * (8 * self.width + self.hidden))
+
+
+HOSTS.register("transformer", TransformerHost)
