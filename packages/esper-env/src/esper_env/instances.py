@@ -74,7 +74,8 @@ def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Min
     pick = integers(seed, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
     index = instance.subset.gather(1, pick)
     labels = noisy_labels(instance, index, data)
-    return Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape, *labels.shape[2:]))
+    plain = Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape, *labels.shape[2:]))
+    return plain if task.augmentation is None else task.augmentation.applied(plain, instance.seed, step)
 
 
 def noisy_labels(instance: Instance, index: Tensor, data: Data) -> Tensor:

@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     LESION_PLACE = 11
     LIVE_UNITS = 12
     LEARNING_RATE = 13
+    SHIFT_DOWN = 14
+    SHIFT_RIGHT = 15
+    MIRROR = 16
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

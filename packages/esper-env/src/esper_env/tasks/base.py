@@ -6,6 +6,7 @@ from math import log
 
 from torch import Tensor
 
+from esper_env.augmentation import Augmentation
 from esper_env.hosts.base import Host
 from esper_env.population.layers import Metric, accuracy
 from esper_env.population.optimizers import Optimizer
@@ -54,6 +55,7 @@ class Task:
     batch_size: int
     minibatches_per_step: int
     max_grad_norm: float | None = None  # of each host and of each seed; None for no limit
+    augmentation: Augmentation | None = None  # of training images
     metric: Metric = accuracy  # what growth is to raise: reward, observation and report read it
 
 
