@@ -16,6 +16,7 @@ NUMBERS = {
     **{"holding_steps": (0, True), "prune_age": (0, -1), "embargo_steps": (-1, 0.5)},
     **{"collapse_loss": (0.5, float("inf")), "max_rollbacks": (-1, 1.0), "rollback_penalty": (-1.0, 101.0)},
     **{"reward_scale": (0.0, -1.0, float("nan")), "invalid_action_cost": (-0.1, 101), "rent": (-0.1, "0.1")},
+    **{"slot_rent": (-0.1, "0.1")},
     **{"metric_weight": (-1.0,), "stage_weight": (-1.0,), "contribution_weight": (-1.0,)},
     **{"entanglement_weight": (-1.0,), "ratio_epsilon": (0.0, -0.0, -1e-3), "legitimate_age": (0, 0.5)},
     **{"holding_slope": (-1.0,), "holding_cap": (-1.0,), "shock_weight": (-1.0,), "loss_weight": (-1.0,)},

@@ -35,7 +35,10 @@ def fuzzed_state(rng: np.random.Generator, n: int) -> State:
     state.metric, state.all_off, state.committed = (torch.from_numpy(rng.random(n)) for _ in range(3))
     state.contribution = torch.from_numpy(rng.uniform(-1, 1, (n, SLOTS)))
     state.loss = torch.from_numpy(rng.exponential(5.0, n))
-    state.added = torch.from_numpy(rng.uniform(0, LARGEST_ADDED, n))
+    state.seed_size = torch.from_numpy(
+        rng.uniform(0, LARGEST_ADDED / SLOTS, (n, SLOTS)) * rng.integers(2, size=(n, SLOTS))
+    )
+    state.added = state.seed_size.sum(dim=1)
     return state
 
 
@@ -57,6 +60,7 @@ configs = st.builds(
     invalid_action_cost=st.floats(0.0, 2.0),
     rollback_penalty=st.floats(0.0, 2.0),
     rent=st.floats(0.0, 2.0),
+    slot_rent=st.floats(0.0, 2.0),
     metric_weight=st.floats(0.0, 2.0),
     stage_weight=st.floats(0.0, 2.0),
     holding_slope=st.floats(0.0, 1.0),
@@ -150,7 +154,7 @@ def test_the_scale_is_applied_last(preset: str) -> None:
 
 @pytest.mark.ledger("R5")
 def test_a_scaled_final_metric_is_not_clamped() -> None:
-    config = EsperConfig(task="any", reward="sparse", reward_scale=2.5, rent=0.0)
+    config = EsperConfig(task="any", reward="sparse", reward_scale=2.5, rent=0.0, slot_rent=0.0)
     rng = np.random.default_rng(0)
     moved = transition(fuzzed_state(rng, 1), fuzzed_state(rng, 1), config, rng)
     moved.after.committed = torch.tensor([0.9], dtype=torch.float64)
@@ -296,7 +300,11 @@ def test_the_reward_code_holds_no_number_of_its_own() -> None:
 
 
 COSTS = {
-    **{"rent": ("rent", "sparse", 0.5), "metric_weight": ("shaping", "shaped", 0.5)},
+    **{
+        "rent": ("rent", "sparse", 0.5),
+        "slot_rent": ("rent", "sparse", 0.5),
+        "metric_weight": ("shaping", "shaped", 0.5),
+    },
     **{
         "stage_weight": ("shaping", "shaped", 0.5),
         "stage_potential": ("shaping", "shaped", (0.0, 0.5, 0.6, 0.7, 0.8, 0.0)),

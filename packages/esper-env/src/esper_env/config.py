@@ -45,6 +45,7 @@ class EsperConfig:
     reward_scale: float = 1.0
     invalid_action_cost: float = 0.0
     rent: float = 0.06
+    slot_rent: float = 0.05
     metric_weight: float = 1.0
     stage_weight: float = 0.05
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage
@@ -94,6 +95,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "reward_scale": (1e-6, 1e6),
     "invalid_action_cost": (0.0, 100.0),
     "rent": (0.0, 100.0),
+    "slot_rent": (0.0, 100.0),
     "metric_weight": (0.0, 100.0),
     "stage_weight": (0.0, 100.0),
     "contribution_weight": (0.0, 100.0),

@@ -127,7 +127,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | Term | Value |
     |---|---|
     | `final_metric` | at the end of the budget: the metric of the committed network, with fossilised seeds only |
-    | `rent` | - `rent` x (parameters of all seeds / of the host) / horizon |
+    | `rent` | - (`rent` x parameters of all seeds / of the host + `slot_rent` x seeds) / horizon |
     | `shaping` | gamma Phi(s') - Phi(s), with Phi = 0 after the last step |
     | `invalid_action` | - `invalid_action_cost` if the action was illegal |
     | `rollback` | - `rollback_penalty` if the host collapsed and was restored |
@@ -185,6 +185,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `reward_scale` (1.0): factor of the whole reward.
     - `invalid_action_cost` (0.0): price of an illegal action.
     - `rent` (0.06): price of holding as many parameters as the host has for a whole episode.
+    - `slot_rent` (0.05): price of holding a seed, however small, for a whole episode.
     - `metric_weight` (1.0): weight of the metric in Phi.
     - `stage_weight` (0.05): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,

@@ -76,7 +76,8 @@ def _final_metric(t: Transition) -> Tensor:
 
 
 def _rent(t: Transition) -> Tensor:
-    return -t.config.rent * t.after.added / t.config.horizon
+    occupied = (t.after.seed_size > 0).sum(dim=1)
+    return -(t.config.rent * t.after.added + t.config.slot_rent * occupied) / t.config.horizon
 
 
 def _shaping(t: Transition) -> Tensor:
@@ -134,7 +135,10 @@ def _loss_drop(t: Transition) -> Tensor:
 
 
 TERMS.register("final_metric", Term(_final_metric, lambda _, __: (0.0, 1.0)))
-TERMS.register("rent", Term(_rent, lambda c, m: (-c.rent * m.largest_added / c.horizon, 0.0)))
+TERMS.register(
+    "rent",
+    Term(_rent, lambda c, m: (-(c.rent * m.largest_added + c.slot_rent * m.slots) / c.horizon, 0.0)),
+)
 TERMS.register("shaping", Term(_shaping, lambda c, m: (-largest_potential(c, m), c.gamma * largest_potential(c, m))))
 TERMS.register("invalid_action", Term(_invalid_action, lambda c, _: (-c.invalid_action_cost, 0.0)))
 TERMS.register("rollback", Term(_rollback, lambda c, _: (-c.rollback_penalty, 0.0)))
