@@ -13,11 +13,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --hide-scrollbars --remote-debugging-pipe "
-    "--disable-background-networking --disable-component-update --disable-sync --disable-extensions --disable-quic"
-).split()
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
+OPTIONS = (
+    *("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run", "hide-scrollbars"),
+    *(
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "disable-extensions",
+        "disable-quic",
+    ),
+    "remote-debugging-pipe",
+)
 
 
 class Browser:
@@ -33,7 +41,8 @@ class Browser:
         read_requests, self._requests = os.pipe()
         self._answers, write_answers = os.pipe()
         shell = f'exec "$0" "$@" 3<&{read_requests} 4>&{write_answers}'
-        command = ["bash", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
+        options = [f"--{option}" for option in (*OPTIONS, f"user-data-dir={self._profile.name}")]
+        command = ["bash", "-c", shell, CHROMIUM, *options, "about:blank"]
         self._process = subprocess.Popen(command, pass_fds=(read_requests, write_answers), stderr=subprocess.DEVNULL)
         os.close(read_requests)
         os.close(write_answers)

@@ -1,15 +1,22 @@
-"""Timers wait for the device; the profiler records what the device allows, where it is told."""
+"""Timers wait for the device; the profiler records what the device allows, where it is told, and then is gone."""
 
 import ast
+import gzip
+import json
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import esper_agent
 import pytest
 import torch
-from esper_agent import timing
+from esper_agent import FactoredRecurrentPPO, cli, profiling, runner, timing
+from esper_agent.checkpoint import CheckpointError
 from esper_agent.diagnostics import profiler
 from esper_agent.timing import Stopwatch
+from esper_env import simulation
+from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import ProfilerActivity
 
 PACKAGE = Path(esper_agent.__file__).parent
@@ -107,3 +114,91 @@ def test_the_benchmarks_measure_with_the_stopwatch_only() -> None:
             for alias in node.names
         }
         assert not imported & {"time", "timeit", "datetime"}, name
+
+
+SMALL_RUN = ["--n-envs=2", "--set=n_steps=8", "--set=sequence_length=8", "--set=n_minibatches=1", "--no-progress"]
+
+
+def places(model: FactoredRecurrentPPO) -> list[Any]:
+    """What the profiler replaces while it measures."""
+    return [
+        vars(model.env).get("step"),
+        simulation.train_epoch,
+        simulation.evaluate,
+        runner.act,
+        vars(model).get("update"),
+    ]
+
+
+class Watcher(BaseCallback):
+    """Sees which of the profiled functions stand in their own place at the start of each rollout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrapped: list[int] = []
+
+    def _on_rollout_start(self) -> None:
+        now = places(self.model)
+        if not self.wrapped:
+            self.before = now
+        self.wrapped.append(sum(one is not other for one, other in zip(now, self.before, strict=True)))
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def test_functions_are_wrapped_only_while_they_are_measured(tmp_path: Path) -> None:
+    model = FactoredRecurrentPPO(
+        "Esper-v0", n_envs=1, seed=0, n_steps=4, sequence_length=4, n_minibatches=1, n_epochs=1
+    )
+    watcher = Watcher()
+    model.learn(4 * (profiling.UPDATES + 2), [profiling.ProfileRun(tmp_path / "profile"), watcher])
+    measured = profiling.UPDATES - profiling.SKIPPED
+    assert watcher.wrapped == [0] * profiling.SKIPPED + [5] * measured + [0, 0]
+    assert places(model) == watcher.before
+
+
+def test_an_interrupted_profile_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    class Trip(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.num_timesteps == 12:
+                raise CheckpointError("no room")
+            return True
+
+    model = FactoredRecurrentPPO("Esper-v0", n_envs=1, seed=0, n_steps=4, sequence_length=4, n_minibatches=1)
+    before = places(model)
+    with closing(profiling.ProfileRun(tmp_path)) as profile, pytest.raises(CheckpointError):
+        model.learn(40, [profile, Trip()])
+    assert places(model) == before
+
+
+def test_phases_sum_to_the_whole() -> None:
+    measured = {"environment": 6.0, "host training": 3.0, "evaluation": 2.0, "policy": 1.5, "update": 2.0}
+    table = profiling.phases(measured, total=10.0)
+    assert table == {
+        "host training": 3.0, "evaluation": 2.0, "bookkeeping": 1.0, "policy": 1.5, "update": 2.0, "rest": 0.5,
+    }  # fmt: skip
+    assert sum(table.values()) == 10.0
+
+
+def test_the_command_writes_phases_and_a_trace_with_the_phases_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    steps = f"--total-timesteps={16 * profiling.UPDATES}"
+    assert cli.main(["train", "Esper-v0", f"--run-dir={run}", "--profile", steps, *SMALL_RUN]) == 0
+    record = json.loads((run / "profile" / "phases.json").read_text())
+    assert record["env_steps"] == 16 * profiling.TIMED
+    assert all(record["seconds"][name] > 0 for name in ("host training", "evaluation", "policy", "update"))
+    (trace,) = (run / "profile").glob("*.pt.trace.json.gz")
+    names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    assert {"environment", "host training", "evaluation", "policy", "update"} <= names
+    printed = capsys.readouterr().out
+    assert str(trace) in printed
+    assert [line.split("  ")[0] for line in printed.splitlines()[:6]] == list(record["seconds"])
+
+
+def test_a_run_too_short_for_a_profile_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "resumable_env:Resumable-v0", f"--run-dir={tmp_path / 'run'}", "--total-timesteps=32"]
+    assert cli.main([*command, "--profile", *SMALL_RUN]) == 0
+    assert f"it takes {profiling.UPDATES} updates" in capsys.readouterr().out

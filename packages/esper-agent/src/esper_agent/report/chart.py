@@ -58,7 +58,7 @@ def axis(title: str, **settings: Any) -> dict[str, Any]:
 def panel(number: int, top: float, bottom: float, title: str, **settings: Any) -> dict[str, Any]:
     """The vertical axis of one of several panels above each other, between two shares of the height."""
     name = "yaxis" if number == 1 else f"yaxis{number}"
-    return {name: axis(title, domain=[bottom, top], **settings)}
+    return {name: axis(title, domain=[round(abs(bottom), 9), top], **settings)}  # the last one may come out as -1e-17
 
 
 def line(name: str, x: Any, y: Any, color: str, **settings: Any) -> Trace:
