@@ -8,17 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op
+from esper_env.data import DATASETS
 from esper_env.hosts import MLPHost
 from esper_env.population.optimizers import SGD
+from esper_env.registration import ENVIRONMENTS
 from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task
 from esper_env.tasks.digits import load_digits
 
 torch.set_num_threads(1)  # small tensors gain nothing from threads, and lose much on a busy machine
 
-IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
+FILES = ("fashion_mnist", "cifar10")  # data sets that must be fetched or imported
+
+
+def needs_files(value: str, task: str) -> Any:
+    """A parameter of a test that is skipped where the files of its task are missing."""
+    needed = [DATASETS[name] for name in FILES if task.startswith(name) and DATASETS[name].missing()]
+    return pytest.param(value, marks=[pytest.mark.skip(reason=f"{d.name} is missing; run {d.command}") for d in needed])
+
+
+IDS = [needs_files(name, settings["task"]) for name, settings in ENVIRONMENTS.items()]
+IMAGE_TASKS = [needs_files(f"{name}_cnn", name) for name in FILES]
 TINY = "tiny_digits"
 WAIT = dict.fromkeys(HEADS, 0)
 OP_WEIGHTS = np.array([1.0, 1.0, 3.0, 1.0, 0.25])  # random play that prunes less reaches every stage

@@ -15,6 +15,7 @@ from engine_tools import (
     unsilence,
     validation,
 )
+from env_tools import IMAGE_TASKS
 from esper_env.export import export_host, load_network, save_network
 from esper_env.population.population import Population
 from esper_env.population.training import train_epoch
@@ -31,7 +32,7 @@ def grown(task: str, dtype: torch.dtype = torch.float32) -> Population:
     return population
 
 
-@pytest.mark.parametrize("task", [*HOSTS, "digits_deep"])
+@pytest.mark.parametrize("task", [*HOSTS, "digits_deep", *IMAGE_TASKS])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11)], ids=str)
 def test_an_exported_row_answers_as_the_population_does(task: str, dtype: torch.dtype, tolerance: float) -> None:
     population = grown(task, dtype)

@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 
 PACKAGE = Path(esper_env.__file__).parent
 SHIPPED = ("digits_mlp", "digits_deep", "digits_cnn")  # other tests register tasks of their own
+FROM_FILES = [f"{data}_{host}" for data in ("fashion_mnist", "cifar10") for host in ("cnn", "blunted", "capable")]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -56,7 +57,7 @@ def test_the_default_tasks() -> None:
     assert [len(TASKS[name].host.slots) for name in SHIPPED] == [3, 6, 3]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, *FROM_FILES])
 def test_every_task_offers_seeds_of_clearly_different_sizes(name: str) -> None:
     task = TASKS[name]
     assert len(task.blueprints) >= 5
@@ -135,6 +136,8 @@ GOOD_CNN = {"image": (1, 8, 8), "channels": (4, 4), "classes": 2}
         (CNNHost, "norm_groups", 0),
         (CNNHost, "pooled", (0, 2)),  # there is no third block
         (CNNHost, "pooled", (-1,)),
+        (CNNHost, "patch", 0),
+        (CNNHost, "patch", 3),  # does not divide the image
     ],
 )
 def test_a_bad_host_argument_is_named(host: type[Host], field: str, value: object) -> None:

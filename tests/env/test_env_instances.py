@@ -146,7 +146,7 @@ def test_label_noise_redraws_the_declared_share_once_and_for_all() -> None:
 
 
 @pytest.mark.ledger("V4")
-@pytest.mark.parametrize("task", ["digits_mlp", "digits_deep", "digits_cnn"])
+@pytest.mark.parametrize("task", ["digits_mlp", "digits_deep", "digits_cnn", "fashion_mnist_cnn", "cifar10_cnn"])
 def test_an_episode_trains_with_the_batches_of_its_task(task: str) -> None:
     changed = replace(TASKS[task], batch_size=3, minibatches_per_step=2)
     instance = draw(SEEDS[:4], changed, DATA, EsperConfig(task=task))

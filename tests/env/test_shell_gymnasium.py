@@ -9,8 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from env_tools import IDS
 from esper_env import HEADS, EsperVectorEnv, sample_mask
-from esper_env.registration import ENVIRONMENTS, register_environments
+from esper_env.registration import register_environments
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -36,13 +37,13 @@ def make(**settings: Any) -> Any:
     return gymnasium.make("Esper-v0", **{"horizon": 3} | settings)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", IDS)
 @pytest.mark.usefixtures("silent")
 def test_the_checker_passes_without_a_warning(name: str) -> None:
     check_env(gymnasium.make(name).unwrapped)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", IDS)
 def test_ids_are_made_with_and_without_the_module(name: str) -> None:
     for full in (name, f"esper_env:{name}"):
         assert gymnasium.make(full).unwrapped.row.num_envs == 1
@@ -60,7 +61,7 @@ def test_registering_twice_is_harmless() -> None:
     assert gymnasium.registry == before
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", IDS)
 def test_specs_survive_pickle_and_json(name: str) -> None:
     env = gymnasium.make(name, reward="sparse", learning_rate=(0.05, 0.06), gamma=0.9)
     for spec in (pickle.loads(pickle.dumps(env.spec)), EnvSpec.from_json(env.spec.to_json())):

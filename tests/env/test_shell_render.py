@@ -7,14 +7,13 @@ import esper_env.vector_env
 import gymnasium
 import numpy as np
 import pytest
+from env_tools import IDS
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.recording import Recorder
 from esper_env.render import sparkline, view_row
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
 from gymnasium.wrappers import vector as vector_wrappers
-
-IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
 
 
 def action(op: Op, slot: int = 0, blueprint: int = 0) -> dict[str, int]:

@@ -8,6 +8,7 @@ import esper_env  # noqa: F401 (registers the ids)
 import gymnasium
 import numpy as np
 import pytest
+from env_tools import IDS
 from esper_env.playing import Subject
 from esper_env.testing import CHECKS, check_vector_env
 from esper_env.wrappers import VectorDiscreteActions, VectorMaskInObservation, VectorMultiDiscreteActions
@@ -192,7 +193,7 @@ def test_an_environment_that_never_ends_is_reported() -> None:
         check_vector_env(Walks, Walk, max_steps=2)
 
 
-@pytest.mark.parametrize("name", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
+@pytest.mark.parametrize("name", IDS)
 def test_every_id_conforms(name: str) -> None:
     settings = {"horizon": 2, "dtype": "float64"}
     check_vector_env(

@@ -33,6 +33,13 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
     | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; more lesions, dearer parameters, 40 steps | the same |
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
+    | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
+    | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |
+
+    The last two need files: `esper-env data fetch NAME` downloads and `esper-env data import NAME PATH` imports them.
+    Their images enter in patches of 4x4 pixels, shifted and (CIFAR-10) mirrored at random. Other hosts for them are the
+    tasks NAME_blunted (the middle block has 4 channels), NAME_minimal (4 channels everywhere) and, for a GPU,
+    NAME_capable (32, 64, 128 channels, whole images, all data), where NAME is fashion_mnist or cifar10.
 
     `gymnasium.make_vec(id, num_envs=n)` gives `EsperVectorEnv`, in which n hosts train as one tensor program.
 
@@ -163,7 +170,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     - `render_mode` (None): "ansi" for text or "rgb_array" for a picture, which needs `pip install "esper-env[render]"`.
       Both show the narrowed blocks, which no observation does.
-    - `task` (set by the id): what the host learns, and which host: "digits_mlp", "digits_deep", "digits_cnn".
+    - `task` (set by the id): what the host learns, and which host: "digits_mlp", "digits_deep", "digits_cnn",
+      "fashion_mnist_cnn", "cifar10_cnn", and the others above.
     - `horizon` (30): steps of an episode.
     - `gamma` (0.99): the discount, which the shaping depends on; an agent uses `env.unwrapped.gamma`.
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".

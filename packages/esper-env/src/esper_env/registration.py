@@ -8,6 +8,20 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Esper-v0": {"task": "digits_mlp"},
     "Esper-Deep-v0": {"task": "digits_deep", "horizon": 40, "slot_rent": 0.02, "lesion_weights": (0.1, 0.3, 0.6)},
     "Esper-CNN-v0": {"task": "digits_cnn", "learning_rate": (0.08, 0.18), "live_units": (1, 2)},
+    "Esper-FashionMNIST-v0": {
+        "task": "fashion_mnist_cnn",
+        "learning_rate": (0.005, 0.015),
+        "live_units": (1, 2),
+        "rent": 0.03,
+        "slot_rent": 0.02,
+    },
+    "Esper-CIFAR10-v0": {
+        "task": "cifar10_cnn",
+        "learning_rate": (0.005, 0.015),
+        "live_units": (1, 2),
+        "rent": 0.02,
+        "slot_rent": 0.01,
+    },
 }
 
 

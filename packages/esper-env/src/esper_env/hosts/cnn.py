@@ -72,13 +72,15 @@ class CNNHost(Host):
             raise ValueError(f"CNNHost.pooled is {self.pooled}; allowed: numbers of blocks, 0 to {blocks[-1]}")
 
     def _check_image(self) -> None:
-        smallest = self.patch * POOL ** len(set(self.pooled))
+        smallest = POOL ** len(set(self.pooled))
         if len(self.image) != 3 or min(self.image[1:]) < smallest:
             raise ValueError(
                 f"CNNHost.image is {self.image}; allowed: (channels, height, width), both from {smallest} on"
             )
-        if any(side % self.patch for side in self.image[1:]):
-            raise ValueError(f"CNNHost.patch is {self.patch}; allowed: divisors of the image's {self.image[1:]}")
+        if any(side % self.patch or side // self.patch < smallest for side in self.image[1:]):
+            raise ValueError(
+                f"CNNHost.patch is {self.patch}; allowed: divisors of {self.image[1:]} that leave {smallest} or more"
+            )
 
     @property
     def entered(self) -> tuple[int, int, int]:
@@ -104,7 +106,7 @@ class CNNHost(Host):
     def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """[n, batch, c, h, w] to [batch, h, w, n, c], squares of pixels as channels."""
         _, height, width = self.entered
-        squares = inputs.unflatten(4, (width, self.patch)).unflatten(3, (height, self.patch))
+        squares = inputs.reshape(*inputs.shape[:3], height, self.patch, width, self.patch)
         return squares.permute(1, 3, 5, 0, 2, 4, 6).flatten(4).contiguous()
 
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)

@@ -1,6 +1,6 @@
 """What hosts learn."""
 
-from esper_env.tasks import digits, text
+from esper_env.tasks import cifar10, digits, fashion_mnist, text
 from esper_env.tasks.base import TASKS, Data, Split, Task
 
-__all__ = ["TASKS", "Data", "Split", "Task", "digits", "text"]
+__all__ = ["TASKS", "Data", "Split", "Task", "cifar10", "digits", "fashion_mnist", "text"]
