@@ -23,7 +23,7 @@ class EsperConfig:
 
     # What an episode draws.
     instances: str = "train"
-    lesion_weights: tuple[float, float, float] = (0.2, 0.6, 0.2)  # how often none, one, two blocks are narrowed
+    lesion_weights: tuple[float, float, float] = (0.3, 0.5, 0.2)  # how often none, one, two blocks are narrowed
     live_units: tuple[int, int] = (1, 3)
     learning_rate: Range = (0.12, 0.25)
     label_noise: Range = (0.0, 0.1)
@@ -45,7 +45,7 @@ class EsperConfig:
     reward_scale: float = 1.0
     invalid_action_cost: float = 0.0
     rent: float = 0.06
-    slot_rent: float = 0.05
+    slot_rent: float = 0.06
     metric_weight: float = 1.0
     stage_weight: float = 0.05
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage

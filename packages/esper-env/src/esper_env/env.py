@@ -177,7 +177,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".
     - `dtype` ("float32"): precision of the networks, "float32" or "float64".
     - `instances` ("train"): which instances episodes draw, "train" or "test".
-    - `lesion_weights` ((0.2, 0.6, 0.2)): how often none, one and two blocks are narrowed.
+    - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are narrowed.
     - `live_units` ((1, 3)): least and greatest number of live units in a narrowed block.
     - `learning_rate` ((0.12, 0.25)): range of the learning rate.
     - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
@@ -193,7 +193,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `reward_scale` (1.0): factor of the whole reward.
     - `invalid_action_cost` (0.0): price of an illegal action.
     - `rent` (0.06): price of holding as many parameters as the host has for a whole episode.
-    - `slot_rent` (0.05): price of holding a seed, however small, for a whole episode.
+    - `slot_rent` (0.06): price of holding a seed, however small, for a whole episode.
     - `metric_weight` (1.0): weight of the metric in Phi.
     - `stage_weight` (0.05): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,

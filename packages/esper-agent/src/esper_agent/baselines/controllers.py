@@ -144,23 +144,27 @@ class GrowEverything(Controller):
 
 
 class PlateauRule(Controller):
-    """Grows when validation stalls: one seed at a time, from the first slot to the last, and commits it.
+    """Grows when validation stalls: one seed at a time, slot after slot, and commits it.
 
     Args:
         env: As for `Controller`.
         patience: How many steps a plateau must last.
+        backwards: Whether it goes from the last slot to the first, not from the first to the last.
         **seed: Blueprint, blend and tempo, as for `Controller`.
     """
 
-    def __init__(self, env: Env, patience: int = 2, **seed: int) -> None:
+    def __init__(self, env: Env, patience: int = 2, backwards: bool = False, **seed: int) -> None:
         super().__init__(env, **seed)
-        self.patience = patience
+        self.patience, self.backwards = patience, backwards
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Tend first; plant only while nothing is on its way."""
         self.tend(observation, actions)
         stalled = (self.steps(self.field(observation, "plateau")) >= self.patience)[:, None]
-        self.choose(actions, Op.GERMINATE, self.may_grow(observation) & stalled & self.idle(observation))
+        places = self.may_grow(observation) & stalled & self.idle(observation)
+        if self.backwards:
+            places &= np.flip(np.flip(places, 1).cumsum(1) == 1, 1)  # the last one only
+        self.choose(actions, Op.GERMINATE, places)
         return actions
 
 

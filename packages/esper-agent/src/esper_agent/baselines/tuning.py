@@ -43,7 +43,7 @@ def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
     incubation = (shortest, shortest + 1, shortest + 2, shortest + 4)
     own: dict[str, dict[str, tuple[float, ...]]] = {
         "grow_everything": {},
-        "plateau": {"patience": (0, 1, 2, 3, 4, 6)},
+        "plateau": {"patience": (0, 1, 2, 3, 4, 6), "backwards": (False, True)},
         "greedy": {
             "start": (1, 2, 3, 4, 6),
             "trials": tuple(range(1, slots + 1)),

@@ -76,7 +76,7 @@ def _final_metric(t: Transition) -> Tensor:
 
 
 def _rent(t: Transition) -> Tensor:
-    occupied = (t.after.seed_size > 0).sum(dim=1)
+    occupied = (t.after.seed_size > 0).double().sum(dim=1)
     return -(t.config.rent * t.after.added + t.config.slot_rent * occupied) / t.config.horizon
 
 
