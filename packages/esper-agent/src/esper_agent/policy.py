@@ -156,27 +156,28 @@ class Decoder(nn.Module):
 
     def _logits(self, features: Tensor) -> Tensor:
         batch, time, _ = features.shape
-        actor = self.actor(features).flatten(0, 1)
+        # Steps come last from here on, as the distribution wants them: no layer then reads across memory.
+        actor = torch.addmm(self.actor.bias[:, None], self.actor.weight, features.flatten(0, 1).T)
         weight, bias = self.heads[self.actions.heads[0]].parameters()
-        leading = torch.addmm(bias[:, None], weight, torch.tanh(actor).T)
+        leading = torch.addmm(bias[:, None], weight, torch.tanh(actor))
         leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
         if self.actions.followers:
             leading = torch.cat([leading, self._follower_logits(actor)])
         return leading.view(*leading.shape[:-1], batch, time)
 
     def _follower_logits(self, actor: Tensor) -> Tensor:
-        """All followers in all rows with one multiplication, [steps, width] to [cells - 1, width, steps]."""
+        """All followers in all rows with one multiplication, [width, steps] to [cells - 1, width, steps]."""
         parts = [tuple(self.heads[name].parameters()) for name in self.actions.heads[1:]]
         weight = torch.cat([part[0] for part in parts]).index_select(0, self.scatter)
         bias = torch.cat([part[1] for part in parts]).index_select(0, self.scatter)
-        rows = torch.tanh(self._per_row(actor)).transpose(1, 2)
+        rows = torch.tanh(self._per_row(actor))
         logits = torch.baddbmm(bias[:, None], weight.expand(len(rows), -1, -1), rows)
-        return logits.view(-1, self.actions.width, len(actor))
+        return logits.view(-1, self.actions.width, actor.shape[1])
 
     def _per_row(self, actor: Tensor) -> Tensor:
-        """The actor's hidden layer once per row of followers, [steps, width] to [rows, steps, width]."""
+        """The actor's hidden layer once per row of followers, [width, steps] to [rows, width, steps]."""
         if self.op_embedding is not None:
-            return actor + self.op_embedding[:, None]
+            return actor + self.op_embedding[:, :, None]
         return actor.expand(self.actions.rows, *actor.shape)
 
 
