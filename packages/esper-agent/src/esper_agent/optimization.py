@@ -45,7 +45,7 @@ class GroupedAdamW:
 
     def zero_grad(self) -> None:
         """Clear the gradients where they are: they are views and must stay."""
-        self.adam.zero_grad(set_to_none=False)
+        torch._foreach_zero_([flat.grad for flat in self.flat.values() if flat.grad is not None])
 
     def step(self, proceed: Tensor) -> None:
         """Take a step if the flag is set; else nothing changes, neither parameters nor moments."""

@@ -70,8 +70,9 @@ def _shrink(norm: Tensor, limit: float) -> Tensor:
 def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
     if not tensors:
         return torch.zeros((), device=device)
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors]))
-    return norm
+    norms: list[Tensor] = [torch.linalg.vector_norm(tensor) for tensor in tensors]
+    total: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 def _only_device(gradients: Mapping[str, list[Tensor]]) -> torch.device:
