@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from esper_env.picture import FAINT, INK, LINE, PAPER, WARNING
+from esper_env.picture import FAINT, INK, LINE, PAPER
 
 Trace = dict[str, Any]
 
@@ -12,7 +12,6 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
 PALETTE = ("#0f766e", "#b45309", "#4f46e5", "#be185d", "#0369a1", "#4d7c0f", "#7c2d12", "#475569")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # so that colour is not the only difference
 GRID = "#e2e8f0"
-__all__ = ["FAINT", "INK", "LINE", "PAPER", "WARNING", "Chart", "Note", "axis", "line", "numbers", "panel", "tinted"]
 
 
 @dataclass(frozen=True)

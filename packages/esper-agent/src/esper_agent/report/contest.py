@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from esper_env import EsperVectorEnv
-from esper_env.picture import METRIC
+from esper_env.picture import FAINT, METRIC
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -15,7 +15,7 @@ from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_controls
 from esper_agent.checkpoint import restore_checkpoint
 from esper_agent.ppo import FactoredRecurrentPPO
-from esper_agent.report.chart import FAINT, Chart, Note, Trace, axis, numbers
+from esper_agent.report.chart import Chart, Note, Trace, axis, numbers
 from esper_agent.report.episodes import Episode, Watched
 from esper_agent.report.history import History, mean_interval
 from esper_agent.training import build_model

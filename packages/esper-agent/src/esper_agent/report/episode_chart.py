@@ -5,17 +5,13 @@ from typing import Any
 
 import numpy as np
 from esper_env import Blend, Op, Stage
-from esper_env.picture import METRIC, OP_COLORS, STAGE_COLORS
+from esper_env.picture import FAINT, INK, METRIC, OP_COLORS, PAPER, STAGE_COLORS, WARNING
 from esper_env.render import EMPTY_STAGES
 from numpy.typing import NDArray
 
 from esper_agent.report.chart import (
     DASHES,
-    FAINT,
-    INK,
     PALETTE,
-    PAPER,
-    WARNING,
     Chart,
     Trace,
     axis,

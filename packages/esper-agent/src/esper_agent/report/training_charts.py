@@ -5,16 +5,13 @@ from typing import Any
 
 import numpy as np
 from esper_env import Op
-from esper_env.picture import METRIC, OP_COLORS
+from esper_env.picture import FAINT, LINE, METRIC, OP_COLORS, WARNING
 
 from esper_agent.action_shares import SHARE_KEY
 from esper_agent.diagnostics import Severity
 from esper_agent.report.chart import (
     DASHES,
-    FAINT,
-    LINE,
     PALETTE,
-    WARNING,
     Chart,
     Note,
     Trace,
