@@ -72,6 +72,14 @@ def test_the_plateau_rule_has_one_seed_on_its_way_at_most(env: Env) -> None:
     assert grown.any()
 
 
+@pytest.mark.parametrize(("backwards", "order"), [(False, [0, 1, 2]), (True, [2, 1, 0])])
+def test_the_plateau_rule_goes_from_slot_to_slot(backwards: bool, order: list[int], env: Env) -> None:
+    actions, _ = watched(PlateauRule(env, patience=0, backwards=backwards), env)
+    for row in range(ROWS):
+        planted = [int(action["slot"][row]) for action in actions if action["op"][row] == Op.GERMINATE]
+        assert planted == order
+
+
 @pytest.mark.parametrize("kind", [GrowEverything, PlateauRule, GreedyScore])
 @pytest.mark.parametrize("tempo", [0, 2])
 def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Controller], tempo: int) -> None:

@@ -162,9 +162,8 @@ class PlateauRule(Controller):
         self.tend(observation, actions)
         stalled = (self.steps(self.field(observation, "plateau")) >= self.patience)[:, None]
         places = self.may_grow(observation) & stalled & self.idle(observation)
-        if self.backwards:
-            places &= np.flip(np.flip(places, 1).cumsum(1) == 1, 1)  # the last one only
-        self.choose(actions, Op.GERMINATE, places)
+        last_first = np.arange(self.slots, dtype=np.float32) if self.backwards else None
+        self.choose(actions, Op.GERMINATE, places, last_first)
         return actions
 
 
