@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, report, upgrade."""
+"""The command line: train, evaluate, report, compare, upgrade."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
 
 from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
+from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation import evaluate_policy
 from esper_agent.profiling import describe_profile
@@ -110,10 +111,11 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,report,upgrade}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,report,compare,upgrade}")
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
     _add_report(commands.add_parser("report", help="write a page of charts about a run"))
+    add_compare(commands.add_parser("compare", help="train agents side by side and report who is ahead"))
     command = commands.add_parser("upgrade", help="bring a checkpoint to the current version, in place")
     command.add_argument("file", type=Path, metavar="FILE", help="the checkpoint")
     command.set_defaults(command=upgrade)

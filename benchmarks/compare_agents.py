@@ -1,0 +1,62 @@
+"""Our agent beside Stable-Baselines3's and scripted controls: learning curves, final scores, who is ahead when.
+
+    python benchmarks/compare_agents.py --env Esper-v0 --jobs 2                 # hours; finished runs are not repeated
+    python benchmarks/compare_agents.py --env Esper-v0 --report-only            # tables and picture of what is finished
+    python benchmarks/compare_agents.py --quick --jobs 2 --results DIR          # a smoke test of two minutes
+
+Every agent has the same steps, rows, thread and held-out instances, and the settings that benchmarks/tune_agents.py
+found for it on train instances. Results go to one file per agent and seed in benchmarks/results/compare_agents_<ID>/, a
+table and a picture beside that directory.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from common import RESULTS, command_line
+from esper_agent.baselines.tuned import CONTROLS, TUNED
+from esper_agent.baselines.tuning import RULES
+from esper_agent.comparison.command import add_terms, conduct, names, numbers
+from esper_agent.comparison.study import Study
+from esper_agent.runs import RunError
+
+LEARNERS = ("ours", "maskable_ppo", "recurrent_ppo_onecall", "recurrent_ppo", "ppo")
+UNTUNED_CONTROLS = ("never", "random", *RULES)
+QUICK = Study(
+    "Esper-v0",
+    ("ours", "maskable_ppo", "recurrent_ppo_onecall", "ppo", "never", "plateau"),
+    steps=3_840,
+    seeds=2,
+    rows=32,
+    episodes=16,
+    evaluations=4,
+)
+
+
+def everyone(env_id: str) -> tuple[str, ...]:
+    """All learners, and the controls that are ready for an environment."""
+    return LEARNERS + (CONTROLS if (TUNED / f"{env_id}.json").exists() else UNTUNED_CONTROLS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Esper-v0", metavar="ID", help="id of an Esper environment (Esper-v0)")
+    parser.add_argument("--agents", type=names, metavar="NAME,...", help="who takes part (all)")
+    parser.add_argument("--quick", action="store_true", help="a short study of Esper-v0; needs --results")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results go")
+    add_terms(parser)
+    options = parser.parse_args()
+    if options.quick and options.results == RESULTS:
+        parser.error("--quick must not overwrite the published results: give --results DIR")
+    try:
+        study = QUICK
+        if not options.quick:
+            study = Study(options.env, options.agents or everyone(options.env), **numbers(options))
+        stem = options.results / f"compare_agents_{study.env_id}"
+        conduct(study, stem, stem, None if options.report_only else options.jobs, command_line())
+    except RunError as error:
+        sys.exit(f"compare_agents.py: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

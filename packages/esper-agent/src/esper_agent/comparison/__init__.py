@@ -1,0 +1,1 @@
+"""Studies that compare agents: one run per agent and seed, statistics over seeds, a report."""

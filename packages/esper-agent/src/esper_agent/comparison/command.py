@@ -1,0 +1,89 @@
+"""The command `esper-agent compare`."""
+
+import argparse
+import importlib
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from esper_agent.comparison.contestants import NAMES
+from esper_agent.comparison.study import Study, run_study
+from esper_agent.runs import RunError
+
+STOPPED = 130  # what a shell reports after Ctrl-C
+NUMBERS = {
+    "steps": "environment steps of each learning agent",
+    "seeds": "how often each learning agent is trained",
+    "rows": "environments side by side while training",
+    "episodes": "held-out instances of each evaluation",
+    "evaluations": "how often an agent is evaluated on the way",
+}
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the arguments of the command."""
+    parser.add_argument("--env", dest="env_id", required=True, metavar="ENV_ID", help="id of an Esper environment")
+    parser.add_argument(
+        "--agents", type=names, required=True, metavar="NAME,...", help=f"who takes part: {', '.join(NAMES)}"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs and the report go")
+    add_terms(parser)
+    parser.set_defaults(command=compare)
+
+
+def add_terms(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the numbers of a study, and how it is carried out."""
+    for name, meaning in NUMBERS.items():
+        default = Study.__dataclass_fields__[name].default
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} ({default})")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, one thread each (1)")
+    parser.add_argument("--report-only", action="store_true", help="report what is finished, run nothing")
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Carry out the runs that are missing and report all."""
+    study = Study(options.env_id, options.agents, **numbers(options))
+    jobs = None if options.report_only else options.jobs
+    conduct(study, options.out, options.out / "report", jobs, f"esper-agent {shlex.join(sys.argv[1:])}")
+
+
+def numbers(options: argparse.Namespace) -> dict[str, Any]:
+    """The numbers of a study as given on the command line."""
+    return {name: getattr(options, name) for name in NUMBERS}
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command: str) -> None:
+    """Run a study and write its report.
+
+    Args:
+        study: what to run.
+        directory: where the runs go.
+        stem: the report's path without suffix.
+        jobs: how many runs at a time; None runs nothing and reports what is finished.
+        command: what made the report.
+
+    Raises:
+        RunError: when a package is missing, a run failed or there is nothing to report.
+    """
+    try:  # before hours of training, not after them
+        report = importlib.import_module("esper_agent.comparison.report")
+    except ImportError as error:
+        raise RunError(str(error)) from error
+    if jobs is not None:
+        _run_until_stopped(study, directory, jobs)
+    report.write_report(directory, stem, command)
+    print(f"report: {stem}.md", flush=True)
+
+
+def _run_until_stopped(study: Study, directory: Path, jobs: int) -> None:
+    try:
+        run_study(study, directory, jobs, lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        print("\nstopped; the same command carries out the runs that are not finished", flush=True)
+        sys.exit(STOPPED)

@@ -1,0 +1,374 @@
+"""Comparing agents: runs that resume, statistics over seeds, a report from the files of the runs alone."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from esper_agent import cli
+from esper_agent.baselines.paired import make_test_env, play
+from esper_agent.baselines.recipes import RECIPES
+from esper_agent.comparison import examiner, processes, run, statistics
+from esper_agent.comparison.examiner import EVALUATION_SEED, TrainingClock
+from esper_agent.comparison.report import oracle_share, standing, write_report
+from esper_agent.comparison.results import read_results
+from esper_agent.comparison.run import Plan, carry_out
+from esper_agent.comparison.study import Study, run_study
+from esper_agent.runs import RunError
+from rliable import metrics
+
+ENV, ROWS, EPISODES = "Esper-v0", 2, 3
+TINY = {"n_steps": 15, "n_epochs": 1, "n_minibatches": 2}
+OURS = Plan(ENV, "ours", 0, 4 * 15 * ROWS, ROWS, EPISODES, 2, {**TINY, "sequence_length": 15})
+
+
+@pytest.fixture(autouse=True)
+def few_replications(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "REPLICATIONS", 200)
+
+
+# One run
+
+
+def test_a_run_is_evaluated_before_on_the_way_and_at_the_end() -> None:
+    result = json.loads(json.dumps(carry_out(OURS)))  # plain data
+    assert Plan(**result["plan"]) == OURS
+    assert [point["step"] for point in result["curve"]] == [0, 60, 120]
+    assert result["curve"][0]["seconds"] == 0
+    assert 0 < result["curve"][1]["seconds"] < result["curve"][2]["seconds"]
+    assert len(result["episodes"]["test_accuracy"]) == EPISODES
+    for measure, values in result["episodes"].items():
+        assert result["curve"][-1][measure] == pytest.approx(np.mean(values), abs=2e-6)
+
+
+def test_the_final_scores_are_those_of_paired_play() -> None:
+    plan = replace(OURS, agent="ppo", steps=15 * ROWS, settings=TINY, evaluations=1)
+    student = RECIPES["ppo"].build(ENV, ROWS, plan.seed, **TINY)
+    student.train(plan.steps)
+    expected = play(student, make_test_env(ENV, EPISODES), EVALUATION_SEED)
+    np.testing.assert_allclose(carry_out(plan)["episodes"]["episode_return"], expected.episode_return, atol=1e-6)
+
+
+def test_settings_are_chosen_on_other_instances_than_scores() -> None:
+    control = Plan(ENV, "never", 0, 0, ROWS, EPISODES, 1)
+    scores, choice = (carry_out(replace(control, instances=instances)) for instances in ("test", "train"))
+    assert scores["episodes"]["test_accuracy"] != choice["episodes"]["test_accuracy"]
+
+
+def test_evaluations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(examiner.time, "perf_counter", lambda: now[0])
+    clock = TrainingClock()
+    for training, evaluation in ((3.0, 100.0), (4.0, 100.0)):
+        clock.start()
+        now[0] += training / 2
+        clock.start()  # a rollout that begins without an evaluation
+        now[0] += training / 2
+        clock.stop()
+        now[0] += evaluation
+    clock.stop()
+    assert clock.seconds == 7.0
+
+
+# A study
+
+
+def test_learners_have_all_seeds_and_controls_one() -> None:
+    plans = Study(ENV, ("ours", "never"), steps=5_000, seeds=3).plans()
+    assert [(plan.agent, plan.seed) for plan in plans] == [("ours", 0), ("never", 0), ("ours", 1), ("ours", 2)]
+    rollout = 64 * RECIPES["ours"].settings(ENV)["n_steps"]
+    assert {plan.steps for plan in plans if plan.agent == "ours"} == {5_000 // rollout * rollout}
+
+
+def test_a_result_of_another_plan_is_not_taken_for_finished(tmp_path: Path) -> None:
+    (tmp_path / "never_seed0.json").write_text(json.dumps({"plan": asdict(replace(OURS, agent="never", steps=0))}))
+    with pytest.raises(RunError, match=r"never_seed0.json has episodes 3, not 5"):
+        run_study(Study(ENV, ("never",), rows=ROWS, episodes=5, evaluations=2), tmp_path, 1)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let runs execute a line of Python, which knows the file of the result, instead of training."""
+    execute = lambda process: [sys.executable, "-S", "-c", f"file = {str(process.result)!r}; {code}"]  # noqa: E731
+    monkeypatch.setattr(processes.Process, "command", execute)
+
+
+def test_a_failed_run_is_named_and_the_others_are_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {"plan": asdict(OURS), "curve": [{"step": 8, "seconds": 2, "discounted_return": 0.5, "test_accuracy": 1}]}
+    pretend(monkeypatch, f"assert 'bad' not in file, 'too bad'; open(file, 'w').write({json.dumps(result)!r})")
+    lines: list[str] = []
+    with pytest.raises(RunError, match="1 of 3 runs failed: bad: AssertionError: too bad"):
+        processes.run_plans(
+            dict.fromkeys((tmp_path / f"{name}.json" for name in ("good", "bad", "last")), OURS), 2, lines.append
+        )
+    assert lines[-1] == "[3/3] last: return 0.500, test accuracy 1.000, 4 steps per second"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.log", "good.json", "last.json"]
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[processes.Process]:
+    """All processes that get started from now on."""
+    started: list[processes.Process] = []
+    begin = processes.Process.__init__
+
+    def watch(process: processes.Process, *arguments: Any) -> None:
+        begin(process, *arguments)
+        started.append(process)
+
+    monkeypatch.setattr(processes.Process, "__init__", watch)
+    return started
+
+
+def test_never_more_runs_at_a_time_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "import time; time.sleep(0.2); 1 / 0")
+    started, running = watched(monkeypatch), []
+    pause = time.sleep
+
+    def look(seconds: float) -> None:
+        running.append(sum(not process.ended() for process in started))
+        pause(seconds)
+
+    monkeypatch.setattr(processes.time, "sleep", look)
+    with pytest.raises(RunError, match="4 of 4 runs failed"):
+        processes.run_plans(dict.fromkeys((tmp_path / f"{i}.json" for i in range(4)), OURS), 2)
+    assert len(started) == 4
+    assert max(running) == 2
+
+
+def test_a_stopped_study_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    pretend(monkeypatch, "import time; time.sleep(100)")
+    started = watched(monkeypatch)
+    monkeypatch.setattr(processes.time, "sleep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        processes.run_plans({tmp_path / "one.json": OURS, tmp_path / "two.json": OURS}, 2)
+    assert [process.popen.returncode for process in started] == [-9, -9]
+    assert list(tmp_path.iterdir()) == []
+
+
+# Statistics
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4, 5, 9])
+def test_the_interquartile_mean_is_rliables(seeds: int) -> None:
+    scores = np.random.default_rng(seeds).normal(size=(seeds, 3))
+    expected = [metrics.aggregate_iqm(scores[:, i]) for i in range(3)]
+    np.testing.assert_allclose(statistics.interquartile_mean(scores), expected)
+
+
+def test_the_probability_of_improvement_is_rliables() -> None:
+    ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.5])
+    expected = metrics.probability_of_improvement(ours[:, None], theirs[:, None])
+    assert statistics.probability_of_improvement(ours, theirs) == pytest.approx(expected) == 3.5 / 6
+
+
+def test_intervals_are_those_of_a_bootstrap_over_seeds() -> None:
+    scores, generator = np.array([0.1, 0.4, 0.5, 0.7, 0.9]), np.random.default_rng(0)
+    drawn = scores[generator.integers(5, size=(20_000, 5))]
+    expected = np.quantile(statistics.interquartile_mean(drawn.T), (0.025, 0.975))
+    estimate = statistics.iqm(scores)
+    assert estimate.point == pytest.approx(1.6 / 3)
+    np.testing.assert_allclose(estimate.interval, expected, atol=0.1)  # type: ignore[arg-type]
+    assert statistics.iqm(scores) == estimate
+
+
+def test_statistics_leave_numpys_global_generator_alone() -> None:
+    np.random.seed(3)
+    expected = np.random.random(2)
+    np.random.seed(3)
+    first = np.random.random()
+    statistics.iqm(np.arange(4.0))
+    assert [first, np.random.random()] == expected.tolist()
+
+
+def test_differences_are_paired_by_seed() -> None:
+    luck = np.array([0.0, 5.0, -3.0])  # of a seed, the same for both
+    estimate = statistics.difference(luck + np.array([0.1, 0.2, 0.3]), luck)
+    reach = 4.302653 * 0.1 / np.sqrt(3)  # Student's t with two degrees of freedom
+    np.testing.assert_allclose([estimate.point, *estimate.interval], [0.2, 0.2 - reach, 0.2 + reach], rtol=1e-6)  # type: ignore[misc]
+    assert (estimate.verdict, statistics.difference(luck, luck + estimate.point).verdict) == ("open", "behind")
+    assert statistics.difference(np.array([0.5]), np.array([0.1])).verdict == "open"  # one seed shows nothing
+
+
+def test_a_profile_counts_instances_and_resamples_whole_seeds() -> None:
+    scores = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 3.0]])
+    share, low, high = statistics.profile(scores, np.array([-1.0, 0.5, 2.5, 9.0]))
+    np.testing.assert_allclose(share, [1.0, 4 / 6, 1 / 6, 0.0])
+    assert (low[1], high[1]) == (0.5, 1.0)  # three times the first two seeds, or three times the last
+
+
+# The report
+
+
+def record(
+    agent: str, seed: int, curve: Sequence[tuple[float, float, float]], scores: Sequence[float]
+) -> dict[str, Any]:
+    """A made-up run: (step, seconds, return) on the way, and returns of the instances at the end."""
+    learns = len(curve) > 1
+    names = ("test_accuracy", "val_accuracy", "added_parameters", "episode_return", "compute")
+    steps = int(curve[-1][0])
+    settings = {"n_steps": 30} if learns else {}
+    return {
+        "plan": asdict(Plan(ENV, agent, seed, steps if learns else 0, 8, len(scores), 2, settings)),
+        "curve": [
+            {"step": step, "seconds": seconds, "cpu_seconds": seconds, "discounted_return": score}
+            for step, seconds, score in curve
+        ],
+        "episodes": {"discounted_return": list(scores), **{name: [value / 2 for value in scores] for name in names}},
+        "threads": 1,
+        "versions": {"torch": "2.0"},
+    }
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Ours learns at once and slowly by the clock, ppo late but quickly; the oracle is twice never's gain away."""
+    directory = tmp_path / "runs"
+    directory.mkdir()
+    runs = [record("never", 0, [(0, 0, 0.2)], [0.1, 0.3]), record("oracle", 0, [(0, 0, 1.0)], [0.9, 1.1])]
+    for seed in range(4):
+        luck = 0.01 * seed
+        ours = [(0, 0, 0.2), (400, 80, 0.6 + luck), (800, 160, 0.6 + luck)]
+        theirs = [(0, 0, 0.2), (400, 10, 0.2), (800, 20, 0.5 + luck / 2)]
+        runs += [record("ours", seed, ours, [0.5 + luck, 0.7 + luck])]
+        runs += [record("ppo", seed, theirs, [0.4 + luck / 2, 0.6 + luck / 2])]
+    for made in runs:
+        (directory / f"{made['plan']['agent']}_seed{made['plan']['seed']}.json").write_text(json.dumps(made))
+    return directory
+
+
+def test_the_report_has_the_interquartile_means(made_up: Path, tmp_path: Path) -> None:
+    write_report(made_up, tmp_path / "report", "made up")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    ours = next(line for line in lines if line.startswith("| ours | 4 |"))
+    assert "| 0.615 [" in ours  # returns 0.60 to 0.63 without the lowest and the highest
+    assert "| 0.307 [" in ours
+    assert ours.endswith("| 52% | 52% | 800 | 5 | 5 | 2.7 |")
+    never, oracle = (next(line for line in lines if line.startswith(f"| {name} |")) for name in ("never", "oracle"))
+    assert never == "| never | - | 0.200 | 0.100 | 10% | 0% | 0% | - | - | - | - |"
+    assert "| 100% | 100% |" in oracle
+    assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_ours_stands_against_the_others_at_the_end(made_up: Path, tmp_path: Path) -> None:
+    write_report(made_up, tmp_path / "report", "made up")
+    text = (tmp_path / "report.md").read_text()
+    ppo, never = (
+        next(line for line in text.splitlines() if line.startswith(f"| {name} | 0.")) for name in ("ppo", "never")
+    )
+    differences = np.array([0.1, 0.105, 0.11, 0.115])
+    reach = 3.182446 * differences.std(ddof=1) / 2
+    assert f"| {0.1075:.3f} [{0.1075 - reach:.3f}, {0.1075 + reach:.3f}] ahead |" in ppo
+    assert ppo.endswith("| 1.000 [1.000, 1.000] |")
+    assert never.split("|")[2].strip().startswith("0.415 [")
+
+
+def test_who_is_ahead_depends_on_steps_or_time(made_up: Path) -> None:
+    results = read_results(made_up)
+    by_steps = [standing(results, "ppo", "step", budget) for budget in (0.25, 0.5, 0.75, 1.0)]
+    by_time = [standing(results, "ppo", "seconds", budget) for budget in (0.25, 0.5, 0.75, 1.0)]
+    luck = 0.015  # of our seeds on average
+    np.testing.assert_allclose(
+        [one.point for one in by_steps], [0.2 + luck / 2, 0.4 + luck, 0.25 + 0.75 * luck, 0.1 + luck / 2]
+    )
+    assert [one.verdict for one in by_steps] == ["ahead"] * 4
+    # In ppo's 20 seconds we only come to a quarter of our first 80.
+    assert by_time[0].point == pytest.approx((0.4 + luck) / 16)
+    assert by_time[3].point == pytest.approx(0.2 + (0.4 + luck) / 4 - 0.5 - luck / 2)
+    assert [one.verdict for one in by_time] == ["ahead", "ahead", "behind", "behind"]
+
+
+def test_the_share_of_the_oracles_gain(made_up: Path) -> None:
+    results = read_results(made_up)
+    assert oracle_share(results, "ours", "discounted_return") == pytest.approx((0.615 - 0.2) / 0.8)
+
+
+def test_unfinished_studies_compare_the_seeds_that_both_have(made_up: Path, tmp_path: Path) -> None:
+    (made_up / "ppo_seed0.json").unlink()
+    (made_up / "oracle_seed0.json").unlink()
+    results = read_results(made_up)
+    assert results.pairs("ours", "ppo") == ([1, 2, 3], [0, 1, 2])
+    assert results.pairs("ours", "never") == ([0, 1, 2, 3], [0, 0, 0, 0])
+    write_report(made_up, tmp_path / "report", "made up")
+    assert "oracle" not in (tmp_path / "report.md").read_text()
+
+
+# The command
+
+
+def compare(directory: Path, agents: str, *more: str) -> int:
+    steps = 2 * RECIPES["ours"].settings(ENV)["n_steps"]
+    numbers = {"seeds": 1, "rows": 2, "episodes": EPISODES, "evaluations": 1, "steps": steps}
+    flags = [part for name, number in numbers.items() for part in (f"--{name}", str(number))]
+    return cli.main(["compare", "--env", ENV, "--agents", agents, "--out", str(directory), *flags, *more])
+
+
+def test_the_command_resumes_and_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, "ours") == 0
+    ours = tmp_path / "ours_seed0.json"
+    before, result = ours.stat(), json.loads(ours.read_text())
+    assert result["threads"] == 1
+    assert result["episodes"] == carry_out(Plan(**result["plan"]))["episodes"]
+    assert compare(tmp_path, "ours,never") == 0
+    assert "2 runs, 1 of them finished before" in capsys.readouterr().out
+    assert ours.stat() == before
+    report = (tmp_path / "report.md").read_text()
+    assert all(f"| {agent} |" in report for agent in ("ours", "never"))
+    monkeypatch.setattr(processes, "Process", None)  # whatever runs again now, fails
+    assert compare(tmp_path, "never,ours") == 0
+    assert compare(tmp_path, "ours,ppo", "--report-only") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"--agents": "ours,alphazero"}, "agent is 'alphazero'; allowed: ours, ppo, maskable_ppo"),
+        ({"--agents": "ours,ours"}, "allowed: each only once"),
+        ({"--env": "NoSuchEnv-v0"}, "cannot compare agents in NoSuchEnv-v0"),
+        ({"--steps": "10"}, "steps is 10; allowed: at least one rollout"),
+        ({"--seeds": "0"}, "seeds is 0; allowed: integers from 1 on"),
+        ({"--jobs": "0"}, "jobs is 0; allowed: integers from 1 on"),
+    ],
+)
+def test_an_impossible_comparison_is_one_clear_line(
+    change: dict[str, str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"--env": ENV, "--agents": "ours", "--out": str(tmp_path), **change}
+    assert cli.main(["compare", *(part for pair in given.items() for part in pair)]) == 1
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert named in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "--env", ENV, "--agents", "ours", "--out", str(tmp_path), "--report-only"]
+    assert cli.main(arguments) == 1
+    assert f"{tmp_path} holds no finished runs" in capsys.readouterr().err
+
+
+@pytest.mark.ledger("N10")
+@pytest.mark.parametrize(("missing", "extra"), [("rliable", "compare"), ("sb3_contrib", "sb3")])
+def test_a_missing_package_is_named_before_anything_runs(
+    missing: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("report", "figure", "statistics"):
+        monkeypatch.delitem(sys.modules, f"esper_agent.comparison.{module}")
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert compare(tmp_path, "ours,maskable_ppo") == 1
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert f"pip install 'esper-agent[{extra}]'" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_is_a_command_of_its_own(tmp_path: Path) -> None:
+    run.main([json.dumps(asdict(Plan(ENV, "never", 0, 0, ROWS, EPISODES, 1))), str(tmp_path / "result.json")])
+    assert json.loads((tmp_path / "result.json").read_text())["plan"]["agent"] == "never"
