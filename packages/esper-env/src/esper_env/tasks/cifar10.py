@@ -60,12 +60,19 @@ def _pixels(path: Path) -> Bytes:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
+def _labels(path: Path) -> Bytes:
+    try:
+        return np.array(json.loads(path.read_text("utf-8")), dtype=np.uint8)
+    except (ValueError, TypeError, OverflowError, OSError) as error:
+        raise DataError(f"{path} is not a list of labels: {error}") from error
+
+
 def _binary(pixels: Bytes, labels: Path, batch: str) -> bytes:
     number = 0 if batch == "test_batch" else int(batch.rsplit("_", 1)[1]) - 1
-    own = np.array(json.loads(labels.read_text("utf-8")), dtype=np.uint8)[number * len(pixels) :][: len(pixels)]
+    own = _labels(labels)[number * len(pixels) :][: len(pixels)]
+    if len(own) != len(pixels):
+        raise DataError(f"{labels} has too few labels for {batch}; allowed: one for each of {len(pixels)} images")
     planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
-    if len(own) != len(planes):
-        raise DataError(f"{labels} has too few labels for {batch}; allowed: one for each of {len(planes)} images")
     return np.concatenate([own[:, None], planes], axis=1).tobytes()
 
 
