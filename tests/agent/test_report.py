@@ -17,6 +17,7 @@ from browser import CHROMIUM, Browser
 from esper_agent import cli
 from esper_agent.baselines.controllers import GrowEverything, RandomLegal
 from esper_agent.baselines.paired import make_test_env, play
+from esper_agent.checkpoint import load_checkpoint, save_checkpoint
 from esper_agent.report import page
 from esper_agent.report.chart import Chart, Note
 from esper_agent.report.episode_chart import BAR, episode_chart
@@ -255,7 +256,20 @@ def without_shares(run: RunDirectory) -> str:
     return "No operations"
 
 
-@pytest.mark.parametrize("remove", [without_checkpoint, without_shares])
+def with_damaged_checkpoint(run: RunDirectory) -> str:
+    run.latest_checkpoint().write_bytes(b"not a checkpoint")
+    return "is damaged"
+
+
+def from_another_time(run: RunDirectory) -> str:
+    """The environment has changed since the run was trained."""
+    state = load_checkpoint(run.latest_checkpoint())
+    state["env"]["simulation"]["config"]["rent"] = 5.0
+    save_checkpoint(run.latest_checkpoint(), state)
+    return "rent=5.0"
+
+
+@pytest.mark.parametrize("remove", [without_checkpoint, without_shares, with_damaged_checkpoint, from_another_time])
 def test_what_a_run_lacks_is_one_line_and_the_rest_of_the_page_is_there(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], remove: Callable[[RunDirectory], str]
 ) -> None:

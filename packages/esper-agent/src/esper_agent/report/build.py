@@ -42,7 +42,6 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
 
     Raises:
         RunError: when a run cannot be read, plotly is not installed, or the page cannot be written.
-        CheckpointError: when a checkpoint cannot be read.
     """
     script, histories = plotly_script(), read_histories(runs)
     contest = hold_contest(histories, episodes, seed)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from esper_agent.baselines.controllers import GrowEverything, NeverGrow, PlateauRule, RandomLegal
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_controls
-from esper_agent.checkpoint import restore_checkpoint
+from esper_agent.checkpoint import CheckpointError, restore_checkpoint
 from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.report.chart import Chart, Note, Trace, axis, numbers
 from esper_agent.report.episodes import Episode, Watched
@@ -50,7 +50,10 @@ def hold_contest(histories: Sequence[History], episodes: int, seed: int) -> Cont
     without = [str(history.run.path) for history in histories if not history.run.checkpoints()]
     if without:
         return Note(f"No episodes: {', '.join(without)} holds no checkpoint yet.")
-    agents = {history.name: load_agent(history) for history in histories}
+    try:
+        agents = {history.name: load_agent(history) for history in histories}
+    except CheckpointError as error:  # such as of an environment that has changed since
+        return Note(f"No episodes: {error}")
     env_id = histories[0].config.env_id
     if not all(isinstance(agent.get_env().unwrapped, EsperVectorEnv) for agent in agents.values()):
         return Note(f"No episodes: {env_id} is no Esper environment, so there are no slots to draw.")
