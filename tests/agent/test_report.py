@@ -264,7 +264,7 @@ def with_damaged_checkpoint(run: RunDirectory) -> str:
 def from_another_time(run: RunDirectory) -> str:
     """The environment has changed since the run was trained."""
     state = load_checkpoint(run.latest_checkpoint())
-    state["env"]["simulation"]["config"]["rent"] = 5.0
+    state["env"]["simulation"]["settings"]["rent"] = 5.0
     save_checkpoint(run.latest_checkpoint(), state)
     return "rent=5.0"
 

@@ -53,7 +53,7 @@ def hold_contest(histories: Sequence[History], episodes: int, seed: int) -> Cont
     try:
         agents = {history.name: load_agent(history) for history in histories}
     except CheckpointError as error:  # such as of an environment that has changed since
-        return Note(f"No episodes: {error}")
+        return Note(f"No episodes: {' '.join(str(error).split())}")
     env_id = histories[0].config.env_id
     if not all(isinstance(agent.get_env().unwrapped, EsperVectorEnv) for agent in agents.values()):
         return Note(f"No episodes: {env_id} is no Esper environment, so there are no slots to draw.")
