@@ -3,24 +3,48 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import log, log2
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from esper_env.blueprints import BLUEPRINTS, SeedTemplate
+from esper_env.hosts import TransformerHost
 from esper_env.population.cohort import Cohort
+from esper_env.population.layers import accuracy
 from esper_env.population.optimizers import SGD, AdamW, Optimizer
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import EMPTY, Blend, Census, Engine, Population
 from esper_env.population.training import Minibatches
 from esper_env.randomness import Purpose, integers
-from esper_env.tasks import TASKS
+from esper_env.tasks import TASKS, Data, Split
+from esper_env.tasks.text import ALPHABET
 from torch import Tensor, nn
 
-HOSTS = ("digits_mlp", "digits_cnn")  # one task per host family
+TINY_TEXT, TINY_LENGTH = "tiny_text", 10
+HOSTS = ("digits_mlp", "digits_cnn", TINY_TEXT)  # one task per host family
 FIRST_SEED = 1000
 LEARNING_RATE = 0.05
+
+
+def load_tiny_text() -> Data:
+    """The beginnings of the windows."""
+    full = TASKS["text"].load()
+    splits = {name: getattr(full, name) for name in ("train", "val", "test")}
+    cut = {name: Split(s.inputs[:, :TINY_LENGTH], s.labels[:, :TINY_LENGTH]) for name, s in splits.items()}
+    return replace(full, **cut)
+
+
+TASKS.register(
+    TINY_TEXT,
+    replace(
+        TASKS["text"],
+        host=TransformerHost(len(ALPHABET), TINY_LENGTH, width=8, heads=2, hidden=12, depth=3),
+        load=load_tiny_text,
+        optimizer=SGD(momentum=0.9),
+    ),
+)
 
 
 class Stage(Enum):
@@ -70,7 +94,7 @@ def build(
     """A population of fresh hosts of a task."""
     spec = TASKS[task]
     blueprints = tuple(BLUEPRINTS[name] for name in spec.blueprints)
-    engine = Engine(spec.host, blueprints, optimizer or spec.optimizer, max_grad_norm, device, dtype)
+    engine = Engine(spec.host, blueprints, optimizer or spec.optimizer, max_grad_norm, device, dtype, spec.metric)
     population = Population.unborn(engine, rows)
     seeds = episode_seeds(rows) if seeds is None else seeds
     rates = torch.full((rows,), lr) if isinstance(lr, float) else lr
@@ -223,8 +247,18 @@ def plain_optimizer(optimizer: Optimizer, parameters: Iterable[Tensor], lr: floa
     return torch.optim.AdamW(parameters, lr, betas, optimizer.epsilon, optimizer.weight_decay)
 
 
-def _pooled(x: Tensor) -> Tensor:
-    return x.mean(dim=(2, 3)) if x.dim() == 4 else x
+def along_units(values: Tensor, x: Tensor) -> Tensor:
+    """One value per unit, shaped to meet activations: images have their channels second, all else units last."""
+    return values.view(-1, 1, 1) if x.dim() == 4 else values
+
+
+def _gate(seed: SeedTemplate, x: Tensor) -> Tensor:
+    """The opening before the sigmoid: of an image as a whole, of a text at each position."""
+    return seed.gate(x.mean(dim=(2, 3)))[..., None, None] if x.dim() == 4 else seed.gate(x)
+
+
+def plain_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
 def plain_blend(blend: Blend, h: Tensor, delta: Tensor, opening: Callable[[], Tensor], alpha: float) -> Tensor:
@@ -232,8 +266,7 @@ def plain_blend(blend: Blend, h: Tensor, delta: Tensor, opening: Callable[[], Te
     if blend is Blend.MULTIPLY:
         return h * (1.0 + alpha * torch.tanh(delta))
     if blend is Blend.GATE:
-        gate = torch.sigmoid(opening()).view(-1, *[1] * (h.dim() - 1))
-        return h + alpha * gate * delta
+        return h + alpha * torch.sigmoid(opening()) * delta
     return h + alpha * delta
 
 
@@ -301,7 +334,7 @@ class PlainRow:
         x = self.host.enter(x)
         for slot, block in enumerate(self.host.blocks):
             h = block(x)
-            h = h * self.alive[slot].view(1, -1, *[1] * (h.dim() - 2))
+            h = h * along_units(self.alive[slot], h)
             if outputs is not None:
                 outputs.append(h)
             y = self._with_seed(self.seeds[slot], x, h) if slot in acting else h
@@ -310,12 +343,12 @@ class PlainRow:
 
     def _with_seed(self, seed: PlainSeed, x: Tensor, h: Tensor) -> Tensor:
         alpha = seed.alpha if seed.live else 1.0
-        return plain_blend(seed.blend, h, seed.module(x), lambda: seed.module.gate(_pooled(x)), alpha)
+        return plain_blend(seed.blend, h, seed.module(x), lambda: _gate(seed.module, x), alpha)
 
     def train(self, x: Tensor, y: Tensor) -> StepReport:
         """One minibatch: the host with its live seeds, and each incubating seed by its own shadow loss."""
         outputs: list[Tensor] = []
-        loss = F.cross_entropy(self.forward(x, self.live, outputs), y)
+        loss = plain_loss(self.forward(x, self.live, outputs), y)
         trained = {slot: self.seeds[slot].parameters for slot in self.live}
         groups = [list(self.host.parameters()), *trained.values()]
         grads = _gradients(loss, [*outputs, *[p for group in groups for p in group]])
@@ -323,7 +356,7 @@ class PlainRow:
             parameter.grad = grad
         for slot in self.seeds.keys() - self.live:
             parameters = self.seeds[slot].parameters
-            shadow = F.cross_entropy(self.forward(x, self.live | {slot}), y)
+            shadow = plain_loss(self.forward(x, self.live | {slot}), y)
             for parameter, grad in zip(parameters, _gradients(shadow, parameters), strict=True):
                 parameter.grad = grad
         seed_norms = [self._seed_grad_norm(slot) for slot in range(len(self.alive))]
@@ -343,8 +376,12 @@ class PlainRow:
                 nn.utils.clip_grad_norm_(parameters, self.engine.max_grad_norm)
             optimizer.step()
 
-    def accuracy(self, x: Tensor, y: Tensor, acting: Iterable[int]) -> float:
-        return (self.forward(x, acting).argmax(dim=1) == y).double().mean().item()
+    def metric(self, x: Tensor, y: Tensor, acting: Iterable[int]) -> float:
+        answers = self.forward(x, acting)
+        if self.engine.metric is accuracy:
+            return (answers.argmax(dim=-1) == y).double().mean().item()
+        bits = plain_loss(answers, y).item() / log(2)
+        return max(0.0, 1 - bits / log2(answers.shape[-1]))
 
     def largest_difference(self, population: Population) -> float:
         """Between this row and the population's, over all parameters."""

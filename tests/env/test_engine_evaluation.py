@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from engine_tools import (
     HOSTS,
     PlainRow,
@@ -12,6 +11,7 @@ from engine_tools import (
     build,
     grow,
     minibatches,
+    plain_loss,
     some_lesions,
     unsilence,
     validation,
@@ -45,10 +45,10 @@ def _one_row(plain: PlainRow, inputs: Tensor, labels: Tensor) -> dict[str, float
     incubating = plain.seeds.keys() - live
 
     def score(acting: set[int]) -> float:
-        return plain.accuracy(inputs, labels, acting)
+        return plain.metric(inputs, labels, acting)
 
     return {
-        "loss": F.cross_entropy(plain.forward(inputs, live), labels).item(),
+        "loss": plain_loss(plain.forward(inputs, live), labels).item(),
         "metric": score(live),
         "contribution": [score(live) - score(live - {slot}) if slot in live else 0.0 for slot in slots],
         "prospect": [score(live | {slot}) - score(live) if slot in incubating else 0.0 for slot in slots],

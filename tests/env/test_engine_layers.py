@@ -86,11 +86,11 @@ def test_leaky_group_norm(n: int, batch: int, groups: int, per_group: int, seed:
 
 
 @BRIEF
-@given(MODELS, st.lists(SIZES, min_size=1, max_size=3), st.integers(3, 7), SEEDS)
-def test_layer_norm(n: int, middle: list[int], features: int, seed: int) -> None:
+@given(MODELS, st.lists(SIZES, min_size=1, max_size=3), st.integers(3, 7), st.sampled_from([1e-5, 0.1]), SEEDS)
+def test_layer_norm(n: int, middle: list[int], features: int, epsilon: float, seed: int) -> None:
     x, weight, bias = drawn(seed, (n, *middle, features), (n, features), (n, features))
-    plain = torch.stack([F.layer_norm(x[i], (features,), weight[i], bias[i]) for i in range(n)])
-    assert_same(layers.layer_norm(x, weight, bias), plain, [x, weight, bias])
+    plain = torch.stack([F.layer_norm(x[i], (features,), weight[i], bias[i], epsilon) for i in range(n)])
+    assert_same(layers.layer_norm(x, weight, bias, epsilon), plain, [x, weight, bias])
 
 
 @BRIEF

@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_tools import build
 from esper_env.blueprints import BLUEPRINTS
-from esper_env.hosts import HOSTS, CNNHost, MLPHost
+from esper_env.hosts import HOSTS, CNNHost, MLPHost, TransformerHost
 from esper_env.hosts.base import Host
 from esper_env.population.optimizers import SGD
 from esper_env.population.population import Engine
@@ -57,7 +57,7 @@ def test_the_default_tasks() -> None:
     assert [len(TASKS[name].host.slots) for name in SHIPPED] == [3, 6, 3]
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, *FROM_FILES])
+@pytest.mark.parametrize("name", [*SHIPPED, *FROM_FILES, "text"])
 def test_every_task_offers_seeds_of_clearly_different_sizes(name: str) -> None:
     task = TASKS[name]
     assert len(task.blueprints) >= 5
@@ -67,15 +67,16 @@ def test_every_task_offers_seeds_of_clearly_different_sizes(name: str) -> None:
         assert sizes[-1] > 4 * sizes[0]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, "text"])
 def test_slots_have_the_shapes_that_blocks_have(name: str) -> None:
+    """Channels first, while a text's activations have them last."""
     host = TASKS[name].host
-    network = host.template()
+    network, order = host.template(), -1 if name == "text" else 1
     x = network.enter(TASKS[name].load().train.inputs[:2])
     for index, (slot, block) in enumerate(zip(host.slots, network.blocks, strict=True)):
-        assert tuple(x.shape[1:]) == slot.inputs
+        assert tuple(x.shape[1:])[::order] == slot.inputs
         h = block(x)
-        assert tuple(h.shape[1:]) == slot.outputs
+        assert tuple(h.shape[1:])[::order] == slot.outputs
         x = network.bridge(index, h)
 
 
@@ -118,6 +119,12 @@ def test_a_bad_gradient_limit_is_named(value: float) -> None:
 
 GOOD_MLP = {"inputs": 4, "widths": (3, 3), "classes": 2}
 GOOD_CNN = {"image": (1, 8, 8), "channels": (4, 4), "classes": 2}
+GOOD_TRANSFORMER = {"vocabulary": 5, "length": 4, "width": 6, "heads": 2, "hidden": 8, "depth": 2}
+GOOD: dict[type[Host], dict[str, object]] = {
+    MLPHost: GOOD_MLP,
+    CNNHost: GOOD_CNN,
+    TransformerHost: GOOD_TRANSFORMER,
+}
 
 
 @pytest.mark.parametrize(
@@ -138,10 +145,13 @@ GOOD_CNN = {"image": (1, 8, 8), "channels": (4, 4), "classes": 2}
         (CNNHost, "pooled", (-1,)),
         (CNNHost, "patch", 0),
         (CNNHost, "patch", 3),  # does not divide the image
+        *((TransformerHost, field, 0) for field in GOOD_TRANSFORMER),
+        (TransformerHost, "width", 7),  # not a multiple of the heads
+        (TransformerHost, "depth", 1.5),
     ],
 )
 def test_a_bad_host_argument_is_named(host: type[Host], field: str, value: object) -> None:
-    good = GOOD_MLP if host is MLPHost else GOOD_CNN
+    good = GOOD[host]
     host(**good)
     with pytest.raises(ValueError, match=rf"^{host.__name__}\.{field} .*; allowed: "):
         host(**(good | {field: value}))

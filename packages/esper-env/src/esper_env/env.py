@@ -35,11 +35,17 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
     | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
     | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |
+    | `Esper-Text-v0` | transformer, 3 blocks of 24 units and 2 heads | characters of a text, 24 at a time |
 
-    The last two need files: `esper-env data fetch NAME` downloads and `esper-env data import NAME PATH` imports them.
-    Their images enter in patches of 4x4 pixels, shifted and (CIFAR-10) mirrored at random. Other hosts for them are the
-    tasks NAME_blunted (the middle block has 4 channels), NAME_minimal (4 channels everywhere) and, for a GPU,
-    NAME_capable (32, 64, 128 channels, whole images, all data), where NAME is fashion_mnist or cifar10.
+    The metric is accuracy; of the text it is 1 - bits per character / log2(48), the share of bits that the host saves
+    of those that a blind guess among the 48 characters takes, or zero if it saves none. The text is what
+    `esper-env data import text PATH` imported; without it, a generated language in which brackets and verbs must agree
+    with what was opened before.
+
+    Fashion-MNIST and CIFAR-10 need files: `esper-env data fetch NAME` downloads them, `esper-env data import NAME PATH`
+    imports them. Their images enter in patches of 4x4 pixels, shifted and (CIFAR-10) mirrored at random. Other hosts
+    for them are the tasks NAME_blunted (the middle block has 4 channels), NAME_minimal (4 channels everywhere) and, for
+    a GPU, NAME_capable (32, 64, 128 channels, whole images, all data), where NAME is fashion_mnist or cifar10.
 
     `gymnasium.make_vec(id, num_envs=n)` gives `EsperVectorEnv`, in which n hosts train as one tensor program.
 
@@ -56,7 +62,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     Here h is the block's output, x its input, d the seed, a its alpha. Blueprints of the MLPs are low_rank,
     narrow_mlp, medium_mlp, wide_mlp and gated_unit; of the CNN pointwise, depthwise, bottleneck, convolution and
-    wide_convolution. Heads that the operation does not use are ignored.
+    wide_convolution; of the transformer affine_norm, low_rank_adapter, gated_mlp, attention_head and wide_token_mlp.
+    Heads that the operation does not use are ignored.
 
     ### Lifecycle and legality
     DORMANT -> TRAINING -> BLENDING -> HOLDING -> FOSSILIZED; a prune leads to EMBARGOED, and then to DORMANT.
@@ -171,7 +178,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `render_mode` (None): "ansi" for text or "rgb_array" for a picture, which needs `pip install "esper-env[render]"`.
       Both show the narrowed blocks, which no observation does.
     - `task` (set by the id): what the host learns, and which host: "digits_mlp", "digits_deep", "digits_cnn",
-      "fashion_mnist_cnn", "cifar10_cnn", and the others above.
+      "fashion_mnist_cnn", "cifar10_cnn", "text", and the others above.
     - `horizon` (30): steps of an episode.
     - `gamma` (0.99): the discount, which the shaping depends on; an agent uses `env.unwrapped.gamma`.
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".

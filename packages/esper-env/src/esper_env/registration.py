@@ -22,6 +22,13 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "rent": 0.02,
         "slot_rent": 0.01,
     },
+    "Esper-Text-v0": {
+        "task": "text",
+        "learning_rate": (0.008, 0.02),
+        "live_units": (1, 2),
+        "rent": 0.1,
+        "slot_rent": 0.02,
+    },
 }
 
 

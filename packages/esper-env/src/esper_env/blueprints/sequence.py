@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
 from esper_env.blueprints.dense import GatedUnit, LowRank, TwoLayer
 from esper_env.hosts.base import Slot
+from esper_env.hosts.transformer import NORM_EPSILON
 from esper_env.population.layers import attention, dense, layer_norm
 from esper_env.population.layout import Params
 
@@ -41,11 +42,11 @@ class AffineNorm(Blueprint):
 
     def template(self, slot: Slot) -> nn.Module:
         """The norm."""
-        return nn.LayerNorm(slot.inputs[0])
+        return nn.LayerNorm(slot.inputs[0], NORM_EPSILON)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused norm."""
-        return layer_norm(x, params["weight"], params["bias"])
+        return layer_norm(x, params["weight"], params["bias"], NORM_EPSILON)
 
 
 class PlainAttentionHead(nn.Module):
@@ -53,7 +54,7 @@ class PlainAttentionHead(nn.Module):
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(inputs)
+        self.norm = nn.LayerNorm(inputs, NORM_EPSILON)
         self.query, self.key, self.value = (nn.Linear(inputs, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, outputs)
 
@@ -79,7 +80,7 @@ class AttentionHead(Blueprint):
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """The fused head."""
-        normal = layer_norm(x, params["norm.weight"], params["norm.bias"]).flatten(1, 2)
+        normal = layer_norm(x, params["norm.weight"], params["norm.bias"], NORM_EPSILON).flatten(1, 2)
         query, key, value = (
             dense(normal, params[f"{name}.weight"]).view(*x.shape[:3], -1) for name in ("query", "key", "value")
         )

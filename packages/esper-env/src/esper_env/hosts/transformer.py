@@ -12,6 +12,9 @@ from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
 from esper_env.population.layers import attention, dense, embedding, layer_norm
 from esper_env.population.layout import Params
 
+# A norm divides by what a lesion left alive: with torch's 1e-5 a stream of one unit becomes a step function of it.
+NORM_EPSILON = 1e-2
+
 
 class PlainEntry(nn.Module):
     """Token and position embeddings in plain torch; shorter texts use the first positions.
@@ -36,7 +39,7 @@ class PlainBlock(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.heads = heads
-        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.before_attention, self.before_mlp = (nn.LayerNorm(width, NORM_EPSILON) for _ in range(2))
         # Without bias: attention does not depend on that of keys, so its gradient would be nothing but rounding.
         self.project, self.merge = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
@@ -61,7 +64,7 @@ class PlainTransformer(nn.Module):
         super().__init__()
         self.enter = PlainEntry(host.vocabulary, host.length, host.width)
         self.blocks = nn.ModuleList(PlainBlock(host.width, host.heads, host.hidden) for _ in range(host.depth))
-        self.head = nn.Sequential(nn.LayerNorm(host.width), nn.Linear(host.width, host.vocabulary))
+        self.head = nn.Sequential(nn.LayerNorm(host.width, NORM_EPSILON), nn.Linear(host.width, host.vocabulary))
 
     def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
         """The identity."""
@@ -109,12 +112,12 @@ class TransformerHost(Host):
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:  # noqa: ARG002 (all blocks are alike)
         """Attention and MLP, each added to what it reads."""
         shape, x = x.shape, x.flatten(1, 2)
-        normal = layer_norm(x, params["before_attention.weight"], params["before_attention.bias"])
+        normal = layer_norm(x, params["before_attention.weight"], params["before_attention.bias"], NORM_EPSILON)
         projected = dense(normal, params["project.weight"])
         query, key, value = projected.view(*shape[:3], -1).chunk(3, dim=-1)
         mixed = attention(query, key, value, self.heads, causal=True).flatten(1, 2)
         x = x + dense(mixed, params["merge.weight"], params["merge.bias"])
-        normal = layer_norm(x, params["before_mlp.weight"], params["before_mlp.bias"])
+        normal = layer_norm(x, params["before_mlp.weight"], params["before_mlp.bias"], NORM_EPSILON)
         hidden = F.relu(dense(normal, params["up.weight"], params["up.bias"]), inplace=True)
         return (x + dense(hidden, params["down.weight"], params["down.bias"])).view(shape)
 
@@ -124,7 +127,7 @@ class TransformerHost(Host):
 
     def head(self, params: Params, y: Tensor) -> Tensor:
         """A norm and a dense layer at every position."""
-        normal = layer_norm(y, params["0.weight"], params["0.bias"]).flatten(1, 2)
+        normal = layer_norm(y, params["0.weight"], params["0.bias"], NORM_EPSILON).flatten(1, 2)
         return dense(normal, params["1.weight"], params["1.bias"]).view(*y.shape[:3], -1)
 
     def per_row(self, values: Tensor) -> Tensor:

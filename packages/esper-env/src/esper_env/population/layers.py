@@ -55,10 +55,10 @@ def leaky_group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, leak:
     return _from_grouped(F.leaky_relu(normal, leak, inplace=True), x.shape[3])
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis of [n, ..., features], affine per model."""
     shape = (weight.shape[0],) + (1,) * (x.dim() - 2) + (weight.shape[1],)
-    return torch.addcmul(bias.view(shape), F.layer_norm(x, x.shape[-1:]), weight.view(shape))
+    return torch.addcmul(bias.view(shape), F.layer_norm(x, x.shape[-1:], eps=epsilon), weight.view(shape))
 
 
 def average_pool(x: Tensor, size: int = 2) -> Tensor:

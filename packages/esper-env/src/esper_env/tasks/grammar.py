@@ -10,7 +10,7 @@ from random import Random
 
 NOUNS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
 VERBS = "qrstuvwx"  # one for each group of nouns
-BRACKETS = ("()", "[]", "{}")
+BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 NESTING_PROBABILITY = 0.6
 DEEPEST = 5
 
