@@ -116,7 +116,7 @@ def search(
     group: NDArray[np.int64],
     trials: int,
     seed: int,
-    first: Sequence[Candidate] = (),
+    first: Sequence[Sequence[Candidate]] = (),
 ) -> list[Found[Candidate]]:
     """Search one candidate for each group of rows, all groups at once.
 
@@ -124,16 +124,16 @@ def search(
         spaces: What to search, one for each group.
         play: Scores of all rows when each plays the candidate of its group.
         group: The group of each row, [n].
-        trials: How many candidates each group tries; half of them at random.
+        trials: How many candidates each group tries; half of the rest at random.
         seed: Of the draws.
-        first: Candidates to begin with, one for each group.
+        first: Candidates to begin with, one for each group at a time.
     """
     rng = np.random.default_rng(seed)
     found: list[Found[Candidate]] = []
     for trial in range(trials):
-        if trial == 0 and first:
-            candidates = list(first)
-        elif trial < max(trials // 2, 1):
+        if trial < len(first):
+            candidates = list(first[trial])
+        elif trial < max((len(first) + trials) // 2, 1):
             candidates = [space.draw(rng) for space in spaces]
         else:
             candidates = [space.neighbour(one.best, rng) for space, one in zip(spaces, found, strict=True)]

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from esper_env import Op
+from esper_env import Blend, Op
 from numpy.typing import NDArray
 
 from esper_agent.baselines.controllers import Controller, Env, GrowEverything, Ints, PlateauRule, waiting
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle, kinds_of_lesion, lesion_kind, lesions
 from esper_agent.baselines.paired import Episodes, play
-from esper_agent.baselines.scripted import FixedSchedule
+from esper_agent.baselines.scripted import FixedSchedule, Planting
 from esper_agent.baselines.search import Constants, Found, Schedule, Schedules, Scores, search
 
 Objective = Callable[[Episodes], Scores]
@@ -115,7 +115,19 @@ def search_schedule(
         return objective(play(FixedSchedule(env, candidates[0]), env, seeds))
 
     space = Schedules(simulation.schema.slots, simulation.head_sizes, simulation.config, affordable)
-    return search([space], score, _one_group(env), trials, seed, first=[()])[0]
+    first = [[one] for one in plain_schedules(env, simulation.schema.slots) if affordable(one)]
+    return search([space], score, _one_group(env), trials, seed, first)[0]
+
+
+def plain_schedules(env: Env, places: int) -> list[Schedule]:
+    """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
+    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+    incubation = simulation.config.training_steps
+    everywhere = [
+        tuple(Planting(place, place, kind, Blend.ADD, 0, incubation) for place in range(places))
+        for kind in range(simulation.head_sizes["blueprint"])
+    ]
+    return [(), *everywhere]
 
 
 def search_oracle(
@@ -139,7 +151,8 @@ def search_oracle(
 
     places = [simulation.schema.slots, *[1] * simulation.schema.slots, 2]  # without a lesion, anywhere
     spaces = [Schedules(place, simulation.head_sizes, simulation.config) for place in places]
-    found = search(spaces, score, group, trials, seed, first=[()] * len(kinds))
+    first = list(zip(*(plain_schedules(env, place) for place in places), strict=True))
+    found = search(spaces, score, group, trials, seed, first)
     return dict(zip(kinds, found, strict=True))
 
 
