@@ -15,7 +15,7 @@ import plotly.graph_objects
 import pytest
 from browser import CHROMIUM, Browser
 from esper_agent import cli
-from esper_agent.baselines.controllers import GrowEverything, RandomLegal
+from esper_agent.baselines.controllers import GrowEverything, NeverGrow, RandomLegal
 from esper_agent.baselines.paired import make_test_env, play
 from esper_agent.checkpoint import load_checkpoint, save_checkpoint
 from esper_agent.report import page
@@ -180,6 +180,15 @@ def test_every_occupied_slot_is_drawn_once_per_step_in_its_stages_colour(courses
             assert color.startswith(f"rgba({int(stage[1:3], 16)},{int(stage[3:5], 16)},{int(stage[5:7], 16)},")
         heights = sum(sum(trace["y"]) for trace in bars if "text" not in trace)
         assert heights == pytest.approx(BAR * episode.alpha[1:].sum(), rel=1e-4)
+
+
+def test_slots_in_which_nothing_grows_are_drawn_too() -> None:
+    env = make_test_env(SHORT, 1)
+    watched = Watched(env, 1)
+    play(NeverGrow(env), watched, 0)
+    chart = episode_chart(watched.episodes(0)[0], "")
+    lanes = [trace for trace in chart.traces if trace.get("yaxis", "y") == "y"]  # plotly hides an axis without traces
+    assert sorted(trace["y"][0] for trace in lanes) == [0, 1, 2]
 
 
 def crafted(path: Path, returns: list[float], seed: int = 0, **last_row: Any) -> History:

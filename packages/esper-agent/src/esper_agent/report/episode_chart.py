@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from esper_agent.report.chart import (
     DASHES,
+    GRID,
     PALETTE,
     Chart,
     Trace,
@@ -82,7 +83,11 @@ def _floor(episode: Episode, slot: int) -> float:
 
 
 def _lanes(episode: Episode) -> Iterator[Trace]:
-    """For each stage a pale band where a slot is in it, and within it alpha as height."""
+    """A floor for every slot; for each stage a pale band where a slot is in it, and within it alpha as height."""
+    floor = {"color": GRID, "width": 1}
+    for slot in range(episode.slots):
+        ends, height = [0.5, episode.steps + 0.5], _floor(episode, slot)
+        yield line(f"slot {slot}", ends, [height] * 2, GRID, line=floor, hoverinfo="skip", hovertemplate=None)
     for stage in Stage:
         where = _places(episode.stage[1:] == stage)
         if stage is Stage.DORMANT or not len(where):
