@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import gymnasium
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from data_tools import crafted, installed
+from engine_tools import Place, Stage, build, grow, logits, minibatches, validation
 from env_tools import FILES, WAIT, everywhere, needs_files
 from esper_env import EsperVectorEnv
 from esper_env.data import DATASETS, DataError, install
 from esper_env.data.recipes import plain
+from esper_env.population.population import Blend
+from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS, Data
 from esper_env.tasks.cifar10 import PIXELS, from_pictures, load_cifar10, read_batch
 from esper_env.tasks.fashion_mnist import load_fashion_mnist
@@ -64,6 +68,20 @@ def test_every_host_of_a_data_set_learns(name: str) -> None:
         for _ in range(3):
             env.step(everywhere(WAIT, 2))
         assert (env.simulation.state.loss < before).all()
+
+
+@present
+def test_every_seed_is_born_silent_and_learns_from_its_first_step(name: str) -> None:
+    """Every blueprint under every blend in every slot, one row each."""
+    task = f"{name}_cnn"
+    cases = list(product(range(3), range(len(TASKS[task].blueprints)), Blend))
+    population = build(task, len(cases), dtype=torch.float32)
+    inputs, _ = validation(task, population, 20)
+    before = logits(population, inputs)
+    grow(population, [Place(row, *case, Stage.HOLDING) for row, case in enumerate(cases)])
+    assert torch.equal(logits(population, inputs), before)
+    report = train_epoch(population, minibatches(task, population, count=1))
+    assert all(report.seed_grad_norm[row, slot] > 1e-4 for row, (slot, _, _) in enumerate(cases))
 
 
 @pytest.mark.parametrize("name", FILES)
