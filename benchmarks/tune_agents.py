@@ -11,40 +11,26 @@ trials are kept in --work and not repeated.
 import argparse
 import json
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import command_line, write_json
-from esper_agent.baselines.recipes import RECIPES, TUNED, Recipe
+from esper_agent.baselines.recipes import RECIPES, TUNED
 from esper_agent.comparison.command import names
 from esper_agent.comparison.contestants import check_names
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
 from esper_agent.runs import RunError
 
-SEARCH_SEED, FIRST_SEED = 7, 1_000
+FIRST_SEED = 1_000
 TUNABLE = tuple(name for name, recipe in RECIPES.items() if recipe.tuned_as is None)
-
-Settings = dict[str, Any]
-
-
-def candidates(recipe: Recipe, trials: int) -> list[Settings]:
-    """The defaults, then distinct draws from the search space; the same in every call."""
-    generator = np.random.default_rng([SEARCH_SEED, zlib.crc32(recipe.name.encode())])
-    found = [dict(recipe.defaults)]
-    while len(found) < trials:
-        drawn = {name: values[generator.integers(len(values))] for name, values in recipe.search_space.items()}
-        settings = {**recipe.defaults, **drawn}
-        found += [settings] if settings not in found else []
-    return found
 
 
 def plans_of(options: argparse.Namespace, name: str) -> list[dict[Path, Plan]]:
     """The runs of each trial of a recipe, by the file of their result."""
     trials = []
-    for trial, settings in enumerate(candidates(RECIPES[name], options.trials)):
+    for trial, settings in enumerate(RECIPES[name].candidates(options.trials)):
         rollout = options.rows * settings["n_steps"]
         steps = max(options.steps // rollout, 1) * rollout
         terms = (steps, options.rows, options.episodes, 1, settings, "train")

@@ -24,7 +24,9 @@ from rliable import metrics
 
 ENV, ROWS, EPISODES = "Esper-v0", 2, 3
 TINY = {"n_steps": 15, "n_epochs": 1, "n_minibatches": 2}
-OURS = Plan(ENV, "ours", 0, 4 * 15 * ROWS, ROWS, EPISODES, 2, {**TINY, "sequence_length": 15})
+OURS = Plan(
+    ENV, "ours", 0, 4 * 15 * ROWS, ROWS, EPISODES, 2, {**RECIPES["ours"].defaults, **TINY, "sequence_length": 15}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +49,9 @@ def test_a_run_is_evaluated_before_on_the_way_and_at_the_end() -> None:
 
 
 def test_the_final_scores_are_those_of_paired_play() -> None:
-    plan = replace(OURS, agent="ppo", steps=15 * ROWS, settings=TINY, evaluations=1)
-    student = RECIPES["ppo"].build(ENV, ROWS, plan.seed, **TINY)
+    settings = {**RECIPES["ppo"].defaults, **TINY}
+    plan = replace(OURS, agent="ppo", steps=15 * ROWS, settings=settings, evaluations=1)
+    student = RECIPES["ppo"].build(ENV, ROWS, plan.seed, **settings)
     student.train(plan.steps)
     expected = play(student, make_test_env(ENV, EPISODES), EVALUATION_SEED)
     np.testing.assert_allclose(carry_out(plan)["episodes"]["episode_return"], expected.episode_return, atol=1e-6)
@@ -302,8 +305,8 @@ def test_unfinished_studies_compare_the_seeds_that_both_have(made_up: Path, tmp_
 
 
 def compare(directory: Path, agents: str, *more: str) -> int:
-    steps = 2 * RECIPES["ours"].settings(ENV)["n_steps"]
-    numbers = {"seeds": 1, "rows": 2, "episodes": EPISODES, "evaluations": 1, "steps": steps}
+    steps = 8 * RECIPES["ours"].settings(ENV)["n_steps"]
+    numbers = {"seeds": 1, "rows": 8, "episodes": EPISODES, "evaluations": 1, "steps": steps}
     flags = [part for name, number in numbers.items() for part in (f"--{name}", str(number))]
     return cli.main(["compare", "--env", ENV, "--agents", agents, "--out", str(directory), *flags, *more])
 

@@ -1,11 +1,13 @@
 """Esper behind SB3's VecEnv: the same rows, SB3's conventions, exact masks."""
 
+import json
 import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from esper_agent.baselines import recipes
 from esper_agent.baselines.paired import make_test_env, play
 from esper_agent.baselines.recipes import RECIPES
 from esper_agent.baselines.sb3_env import EsperVecEnv
@@ -228,8 +230,25 @@ def test_minibatches_must_divide_a_rollout() -> None:
         RECIPES["ppo"].build(ENV, ROWS, seed=0, n_steps=15, n_minibatches=2)
 
 
-def test_the_one_call_recipe_shares_the_tuned_settings_of_stock() -> None:
-    assert RECIPES["recurrent_ppo"].settings(ENV) == RECIPES["recurrent_ppo_onecall"].settings(ENV)
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_search_tries_the_defaults_and_distinct_draws_from_the_space(name: str) -> None:
+    recipe = RECIPES[name]
+    candidates = recipe.candidates(12)
+    assert candidates == recipe.candidates(12)
+    assert candidates[0] == recipe.defaults
+    assert all(candidates.count(settings) == 1 for settings in candidates)
+    assert all(settings[key] in values for settings in candidates for key, values in recipe.search_space.items())
+    assert all({settings[key] for settings in candidates} > {recipe.defaults[key]} for key in recipe.search_space)
+
+
+def test_tuned_settings_are_taken_where_there_are_any(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = {"agents": {"recurrent_ppo_onecall": {"settings": {"n_epochs": 3}}}}
+    (tmp_path / "Tuned-v0.json").write_text(json.dumps(tuned))
+    monkeypatch.setattr(recipes, "TUNED", tmp_path)
+    assert RECIPES["recurrent_ppo_onecall"].settings("Tuned-v0")["n_epochs"] == 3
+    assert RECIPES["recurrent_ppo"].settings("Tuned-v0")["n_epochs"] == 3
+    assert RECIPES["ppo"].settings("Tuned-v0") == RECIPES["ppo"].defaults
+    assert RECIPES["recurrent_ppo"].settings("Other-v0") == RECIPES["recurrent_ppo"].defaults
 
 
 @pytest.mark.ledger("N10")

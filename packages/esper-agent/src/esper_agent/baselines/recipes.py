@@ -6,12 +6,14 @@ play(student, make_test_env("Esper-v0", 128), seed=10_000)
 """
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from esper_agent.baselines.paired import Policy
@@ -20,6 +22,7 @@ from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
 TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
+SEARCH_SEED = 7
 
 
 class Student(Policy, Protocol):
@@ -80,6 +83,16 @@ class Recipe:
         chosen = tuned.get(self.tuned_as or self.name, {"settings": {}})
         return {**self.defaults, **chosen["settings"]}
 
+    def candidates(self, number: int) -> list[dict[str, Any]]:
+        """Settings to try: the defaults, then distinct draws from the search space, the same in every call."""
+        generator = np.random.default_rng([SEARCH_SEED, zlib.crc32(self.name.encode())])
+        found = [dict(self.defaults)]
+        while len(found) < number:
+            drawn = {name: values[generator.integers(len(values))] for name, values in self.search_space.items()}
+            settings = {**self.defaults, **drawn}
+            found += [settings] if settings not in found else []
+        return found
+
     def build(self, env_id: str, num_envs: int, seed: int, **hyperparameters: Any) -> Student:
         """An untrained student, with the settings for this environment where no other value is given."""
         return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters})
@@ -98,7 +111,10 @@ SB3_DEFAULTS: Settings = {
     "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 10, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.01,
     "normalize": False,
 }  # fmt: skip
-OUR_DEFAULTS: Settings = {"n_steps": 30, "sequence_length": 30, "n_epochs": 6, "ent_coef": 0.02}
+OUR_DEFAULTS: Settings = {
+    "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 6, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.02,
+    "normalize_observations": True, "sequence_length": 30,
+}  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}
 RECURRENT: Settings = {"lstm_hidden_size": 64, "net_arch": [64]}

@@ -36,7 +36,7 @@ class Plan:
         rows: environments side by side while training.
         episodes: instances that each evaluation plays.
         evaluations: how often, beside the one before training.
-        settings: the agent's settings.
+        settings: all settings of the agent.
         instances: which set of instances evaluations draw from, "test" or, to choose settings, "train".
     """
 
@@ -65,7 +65,7 @@ def carry_out(plan: Plan) -> dict[str, Any]:
 
 
 def _train(plan: Plan, env: VectorEnv[Any, Any, Any]) -> tuple[Curve, Episodes]:
-    student = RECIPES[plan.agent].build(plan.env_id, plan.rows, plan.seed, **plan.settings)
+    student = RECIPES[plan.agent].make(plan.env_id, plan.rows, plan.seed, plan.settings)
     examiner = Examiner(student, env, plan.steps, plan.evaluations)
     student.train(plan.steps, examiner)
     return examiner.curve, examiner.examine()
