@@ -40,7 +40,9 @@ class Curve(BaseCallback):
 
 def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
     env = gymnasium.make_vec(ENV_ID, num_envs=ROWS, autoreset_mode="same_step", output="torch")
-    agent = FactoredRecurrentPPO(env, n_steps=30, sequence_length=30, n_epochs=6, ent_coef=0.02, seed=seed)
+    agent = FactoredRecurrentPPO(
+        env, learning_rate=1e-3, n_steps=15, sequence_length=15, n_epochs=8, ent_coef=0.02, seed=seed
+    )
     curve = Curve()
     agent.learn(steps, callback=curve, progress_bar=True)
     return agent, curve
