@@ -176,7 +176,7 @@ def test_a_hand_worked_shaped_episode() -> None:
     shaping = [GAMMA * phi[t + 1] - phi[t] for t in range(5)] + [-phi[5]]
     assert [t["shaping"] for t in terms] == pytest.approx(shaping, abs=1e-12)
     assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.8]
-    assert [t["rent"] for t in terms] == pytest.approx([-(0.03 * size + 0.05) / HORIZON] * 6, abs=1e-15)
+    assert [t["rent"] for t in terms] == pytest.approx([-(0.03 * size + 0.02) / HORIZON] * 6, abs=1e-15)
     assert rewards == pytest.approx([s + t["rent"] + t["final_metric"] for s, t in zip(shaping, terms, strict=True)])
     assert sum(GAMMA**t * f for t, f in enumerate(shaping)) == pytest.approx(-0.10, abs=1e-12)
     assert ends == [False] * 5 + [True]
@@ -186,7 +186,7 @@ def test_a_hand_worked_shaped_episode() -> None:
 @pytest.mark.usefixtures("prescribed")
 def test_a_hand_worked_sparse_episode() -> None:
     _, rewards, _, size = episode("sparse")
-    rent = (0.03 * size + 0.05) / HORIZON
+    rent = (0.03 * size + 0.02) / HORIZON
     assert rewards == pytest.approx([-rent] * 5 + [0.8 - rent], abs=1e-12)
 
 

@@ -45,7 +45,7 @@ class EsperConfig:
     reward_scale: float = 1.0
     invalid_action_cost: float = 0.0
     rent: float = 0.03
-    slot_rent: float = 0.05
+    slot_rent: float = 0.02
     metric_weight: float = 1.0
     stage_weight: float = 0.05
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage

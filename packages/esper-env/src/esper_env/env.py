@@ -200,7 +200,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `reward_scale` (1.0): factor of the whole reward.
     - `invalid_action_cost` (0.0): price of an illegal action.
     - `rent` (0.03): price of holding as many parameters as the host has for a whole episode.
-    - `slot_rent` (0.05): price of holding a seed, however small, for a whole episode.
+    - `slot_rent` (0.02): price of holding a seed, however small, for a whole episode.
     - `metric_weight` (1.0): weight of the metric in Phi.
     - `stage_weight` (0.05): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,
