@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format bench ledger wheels soak clean
+.PHONY: help demo test install lint type format docs bench ledger wheels soak clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -35,6 +35,9 @@ type: $(STAMP)  ## mypy, strict
 format: $(STAMP)  ## apply ruff's fixes and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP)  ## write the pages of docs/ that are made from the code
+	$(BIN)/python docs/generate.py
 
 bench: $(STAMP)  ## measure speed, quickly; full runs write benchmarks/results
 	$(BIN)/python benchmarks/engine_throughput.py --quick --json dist/bench/engine.json
