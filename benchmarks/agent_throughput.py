@@ -3,8 +3,9 @@
     python benchmarks/agent_throughput.py --quick --json benchmarks/results/agent_throughput.json
 
 All arms train on the same environments with the same number of environments, steps, epochs, minibatch sizes, hidden
-sizes and threads; our network has one layer more, before the LSTM. They take turns. Speeds are medians over the turns, and ratios are medians of the ratios within a
-turn, so that other work on the machine, and episodes that grow longer, weigh on all arms alike.
+sizes and threads; our network has one layer more, before the LSTM. Arms take turns. Speeds are medians over the turns,
+and ratios are medians of the ratios within a turn, so that other work on the machine, and episodes that grow longer,
+weigh on all arms alike.
 `vs_onecall` compares with RecurrentPPO whose LSTM is called once per minibatch. RecurrentPPO has one LSTM each for
 actor and critic, as by default; `recurrent_ppo_onecall_shared_sps` is the same with a single one.
 """
