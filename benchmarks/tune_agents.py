@@ -26,6 +26,15 @@ from esper_agent.runs import RunError
 FIRST_SEED = 1_000
 TUNABLE = tuple(name for name, recipe in RECIPES.items() if recipe.tuned_as is None)
 
+NUMBERS = {
+    "trials": (16, "settings that are tried for each agent"),
+    "steps": (60_000, "environment steps of a trial"),
+    "seeds": (1, "trainings of each trial"),
+    "rows": (64, "environments side by side while training"),
+    "episodes": (128, "train instances that a trial is scored by"),
+    "jobs": (1, "trainings at a time, one thread each"),
+}
+
 
 def plans_of(options: argparse.Namespace, name: str) -> list[dict[Path, Plan]]:
     """The runs of each trial of a recipe, by the file of their result."""
@@ -61,10 +70,11 @@ def store(options: argparse.Namespace, judged: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", required=True, metavar="ID", help="id of an Esper environment")
-    parser.add_argument("--agents", type=names, default=TUNABLE, metavar="NAME,...", help=f"({', '.join(TUNABLE)})")
-    numbers = {"trials": 16, "steps": 60_000, "seeds": 1, "rows": 64, "episodes": 128, "jobs": 1}
-    for name, default in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"({default})")
+    parser.add_argument(
+        "--agents", type=names, default=TUNABLE, metavar="NAME,...", help=f"whose settings ({', '.join(TUNABLE)})"
+    )
+    for name, (default, meaning) in NUMBERS.items():
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} ({default})")
     parser.add_argument("--work", type=Path, metavar="DIR", help="where finished trials stay (runs/tune_agents_<ID>)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the settings go (the file that recipes read)")
     options = parser.parse_args()

@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--settings", type=json.loads, default={}, help="settings of the environment, as JSON")
     parser.add_argument("--out", type=Path, help="where to write; inside the package unless given")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     write_json(options.out or TUNED / f"{options.env}.json", tune(options))

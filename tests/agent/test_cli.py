@@ -205,12 +205,12 @@ def test_evaluate_reports_whole_episodes(straight: RunDirectory, capsys: pytest.
     ("arguments", "named"),
     [
         (["train", ENV], "--run-dir"),
-        (["train", "--run-dir", "x"], "name the environment"),
+        (["train", "--run-dir", "x"], "name an environment, such as Esper-v0"),
         (["train", ENV, "--run-dir", "x", "--seeds", "1"], "--seeds"),
         (["train", ENV, "--run-dir", "x", "--n-envs", "many"], "--n-envs"),
         (["train", ENV, "--run-dir", "x", "--set", "lstm_sise=8"], "lstm_sise"),
         (["train", ENV, "--run-dir", "x", "--set", "lstm_size"], "NAME=VALUE"),
-        (["train", "--run-dir", "x", "--resume", "--seed", "3"], "drop seed"),
+        (["train", "--run-dir", "x", "--resume", "--seed", "3"], "leave out --seed"),
         (["evaluate", "x", "--episodes", "0"], "--episodes"),
         (["fly"], "fly"),
         ([], "train"),
@@ -239,6 +239,7 @@ def test_a_wrong_flag_is_one_clear_line(
         (["train", "NoSuchEnv-v0", "--run-dir", "x"], "NoSuchEnv"),
         (["train", "no_such_module:Env-v0", "--run-dir", "x"], "no_such_module"),
         (["train", "Pendulum-v1", "--run-dir", "x"], "Pendulum"),
+        (["train", "Esper-CIFAR10-v0", "--run-dir", "x"], "`esper-env data fetch cifar10`"),
         (["train", ENV, "--run-dir", "x", "--n-envs", "0"], "n_envs is 0"),
         (["train", ENV, "--run-dir", "x", "--set", "gae_lambda=2"], "gae_lambda is 2"),
         (["train", "--run-dir", "x", "--resume"], "holds no run"),
@@ -254,6 +255,7 @@ def test_an_impossible_request_is_one_clear_line_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "none"))
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1

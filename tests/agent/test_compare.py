@@ -335,14 +335,20 @@ def test_the_command_resumes_and_reports(
         ({"--agents": "ours,alphazero"}, "agent is 'alphazero'; allowed: ours, ppo, maskable_ppo"),
         ({"--agents": "ours,ours"}, "allowed: each only once"),
         ({"--env": "NoSuchEnv-v0"}, "cannot compare agents in NoSuchEnv-v0"),
+        ({"--env": "Esper-CIFAR10-v0"}, "`esper-env data fetch cifar10`"),
         ({"--steps": "10"}, "steps is 10; allowed: at least one rollout"),
         ({"--seeds": "0"}, "seeds is 0; allowed: integers from 1 on"),
         ({"--jobs": "0"}, "jobs is 0; allowed: integers from 1 on"),
     ],
 )
 def test_an_impossible_comparison_is_one_clear_line(
-    change: dict[str, str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, str],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "none"))
     given = {"--env": ENV, "--agents": "ours", "--out": str(tmp_path), **change}
     assert cli.main(["compare", *(part for pair in given.items() for part in pair)]) == 1
     error = capsys.readouterr().err

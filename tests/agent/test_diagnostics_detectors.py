@@ -252,8 +252,15 @@ def test_an_impossible_threshold_is_refused_by_name(name: str, value: float) -> 
 
 
 def test_an_impossible_floor_is_refused_by_head() -> None:
-    with pytest.raises(ValueError, match=r"entropy_floors\['op'\] is 2.*allowed is 0 to 1"):
+    with pytest.raises(ValueError, match=r"entropy_floors\['op'\] is 2.*allowed: from 0 to 1"):
         DetectorConfig(entropy_floors={"op": 2})
+
+
+def test_limits_without_an_end_are_told_in_words() -> None:
+    with pytest.raises(ValueError, match=r"^kl_limit is 0; allowed: a positive finite number$"):
+        DetectorConfig(kl_limit=0)
+    with pytest.raises(ValueError, match=r"^patience is 0; allowed: a finite number from 1 on$"):
+        DetectorConfig(patience=0)
 
 
 @pytest.mark.ledger("TG2")

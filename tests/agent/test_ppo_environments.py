@@ -275,9 +275,9 @@ def test_an_environment_with_other_heads_is_refused() -> None:
         heads = ("op", "blueprint", "slot")
 
     model = FactoredRecurrentPPO(MaskedHeads(4), seed=0, **SMALL)
-    with pytest.raises(ValueError, match="the environment's actions are"):
+    with pytest.raises(ValueError, match="actions of the environment"):
         model.set_env(Reordered(4))
-    with pytest.raises(ValueError, match="the environment's observations are"):
+    with pytest.raises(ValueError, match="observations of the environment"):
         model.set_env(MockGrowth(4))
     model.set_env(MaskedHeads(2))
     model.learn(32)
@@ -329,7 +329,9 @@ def test_the_global_random_state_is_left_alone() -> None:
         ({"n_epochs": 0}, r"n_epochs is 0; allowed: an integer of at least 1"),
         ({"clip_mode": "none"}, r"clip_mode is 'none'; allowed: one of \('joint', 'per_head'\)"),
         ({"encoder_sizes": ()}, r"encoder_sizes is \(\); allowed: a non-empty tuple"),
-        ({"ent_coef": {"op": -1.0}}, r"ent_coef is \{'op': -1.0\}; allowed: between 0"),
+        ({"ent_coef": {"op": -1.0}}, r"ent_coef is \{'op': -1.0\}; allowed: a finite number from 0 on"),
+        ({"target_kl": 0}, r"target_kl is 0; allowed: a positive finite number"),
+        ({"adam_epsilon": 2.0}, r"adam_epsilon is 2.0; allowed: above 0, up to 1"),
     ],
 )
 def test_wrong_settings_are_named_with_what_is_allowed(settings: dict[str, Any], message: str) -> None:

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(stop, flush=True)
         return INTERRUPTED
     except KeyboardInterrupt:
-        print("\nstopped at once; the run continues from its last checkpoint with --resume", flush=True)
+        hint = "; the run continues from its last checkpoint with --resume" if options.command is train else ""
+        print(f"\nstopped at once{hint}", flush=True)
         return INTERRUPTED
     except (RunError, CheckpointError) as error:
         print(f"esper-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -56,10 +57,11 @@ def train(options: argparse.Namespace) -> None:
         given["agent"] = dict(given["agent"])
     if options.resume:
         if given:
-            options.parser.error(f"--resume takes its settings from {run.config_file}; drop {', '.join(sorted(given))}")
+            superfluous = ", ".join(_as_typed(name) for name in sorted(given))
+            options.parser.error(f"--resume takes its settings from {run.config_file}; leave out {superfluous}")
         resume_run(run, progress_bar=options.progress, profile=options.profile)
     elif "env_id" not in given:
-        options.parser.error("name the environment, or continue a run with --resume")
+        options.parser.error("name an environment, such as Esper-v0, or continue the run in --run-dir with --resume")
     else:
         start_run(run, RunConfig(**given), progress_bar=options.progress, profile=options.profile)
     if options.profile:
@@ -190,11 +192,16 @@ def _agent_setting(text: str) -> tuple[str, Any]:
     if not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     if name not in FIELD_NAMES:
-        raise argparse.ArgumentTypeError(f"{name!r} is no setting of the agent; allowed are {', '.join(FIELD_NAMES)}")
+        raise argparse.ArgumentTypeError(f"{name!r} is no setting of the agent; allowed: {', '.join(FIELD_NAMES)}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+
+
+def _as_typed(name: str) -> str:
+    """A setting of a run as it is given on the command line."""
+    return {"env_id": "ENV_ID", "agent": "--set"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def _positive(text: str) -> int:

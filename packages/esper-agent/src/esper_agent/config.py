@@ -129,7 +129,7 @@ class PPOConfig:
             return
         for part in value.values() if isinstance(value, Mapping) else (value,):
             in_range = callable(part) or (isinstance(part, int | float) and low <= part <= high)
-            _require(in_range, name, value, f"between {low:g} and {high:g}")
+            _require(in_range, name, value, _range_in_words(low, high))
 
 
 _COUNTS = (
@@ -169,6 +169,13 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "check_masks": (True, False),
 }
 FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
+
+
+def _range_in_words(low: float, high: float) -> str:
+    """Ends that stand for "any" or "just above 0" are no use to a reader."""
+    if high < _HUGE:
+        return f"above 0, up to {high:g}" if low == _TINY else f"between {low:g} and {high:g}"
+    return {_TINY: "a positive finite number", 0.0: "a finite number from 0 on"}.get(low, "a finite number")
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

@@ -117,7 +117,7 @@ class FactoredRecurrentPPO:
         other = {"observations": env.encoder, "actions": env.actions, "gamma": gamma}
         for name, value in own.items():
             if other[name] != value:
-                raise ValueError(f"the environment's {name} are {other[name]}; the agent was made for {value}")
+                raise ValueError(f"{name} of the environment: {other[name]}; the agent was made for {value}")
 
     @property
     def num_timesteps(self) -> int:

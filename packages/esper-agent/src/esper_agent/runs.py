@@ -47,7 +47,7 @@ class RunConfig:
         for name in ("n_envs", "total_timesteps", "checkpoint_every", "keep_checkpoints"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise RunError(f"{name} is {value!r}; allowed is an integer of at least 1")
+                raise RunError(f"{name} is {value!r}; allowed: an integer of at least 1")
 
 
 class RunDirectory:

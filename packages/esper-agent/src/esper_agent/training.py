@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import gymnasium
+from esper_env.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
 
 from esper_agent.action_shares import ActionShares
@@ -109,7 +110,7 @@ def build_model(config: RunConfig) -> FactoredRecurrentPPO:
         return FactoredRecurrentPPO(
             config.env_id, n_envs=config.n_envs, seed=config.seed, device=config.device, **settings
         )
-    except (ValueError, TypeError, RuntimeError, ImportError, gymnasium.error.Error) as error:
+    except (ValueError, TypeError, RuntimeError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot train in {config.env_id}: {error}") from error
 
 

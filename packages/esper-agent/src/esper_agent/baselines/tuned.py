@@ -26,7 +26,8 @@ def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
     path = path or TUNED / f"{env_id}.json"
     if not path.exists():
         known = ", ".join(sorted(one.stem for one in TUNED.glob("*.json"))) or "none"
-        raise ValueError(f"no tuned controls for {env_id!r} in {path.parent}; known: {known}")
+        tune = f"`python benchmarks/tune_controls.py --env {env_id}` makes them"
+        raise ValueError(f"no tuned controls for {env_id!r} in {path.parent}; known: {known}; {tune}")
     tuned: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return tuned
 

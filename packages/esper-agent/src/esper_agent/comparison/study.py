@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
+from esper_env.data import DataError
 
 from esper_agent.baselines.paired import make_test_env
 from esper_agent.baselines.recipes import RECIPES
@@ -81,7 +82,7 @@ def _check_env(study: Study) -> None:
     """Check that the environment, whose data may be missing, and the controls in it can be made."""
     try:
         env = make_test_env(study.env_id, 1)
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError, gymnasium.error.Error) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot compare agents in {study.env_id}: {error}") from error
     for name in study.agents:
         if name not in RECIPES:

@@ -88,4 +88,11 @@ _RANGES = {
 
 def _require_between(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value!r}; allowed is {low:g} to {high:g}")
+        raise ValueError(f"{name} is {value!r}; allowed: {_range_in_words(low, high)}")
+
+
+def _range_in_words(low: float, high: float) -> str:
+    """Ends that stand for "any" or "just above 0" are no use to a reader."""
+    if high in (sys.float_info.max, sys.maxsize):
+        return "a positive finite number" if low == sys.float_info.min else f"a finite number from {low:g} on"
+    return f"above 0, up to {high:g}" if low == sys.float_info.min else f"from {low:g} to {high:g}"

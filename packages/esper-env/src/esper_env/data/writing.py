@@ -23,7 +23,8 @@ def write_verified(contents: Iterable[bytes], target: Path, sha256: str | None) 
     try:
         digest, size = _write(contents, partial)
         if sha256 not in (None, digest):
-            raise DataError(f"{target.name} is refused: {size} bytes with sha256 {digest}, expected sha256 {sha256}")
+            found = f"{size} bytes with sha256 {digest}, expected sha256 {sha256}"
+            raise DataError(f"{target.name} is refused: {found}; it is damaged, or not the published file")
         partial.replace(target)
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror}") from error
