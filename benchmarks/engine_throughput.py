@@ -23,14 +23,15 @@ import torch
 import torch.nn.functional as F
 from common import RESULTS, provenance, write_json
 from esper_env.blueprints import BLUEPRINTS
-from esper_env.hosts import CNNHost, Host, MLPHost
+from esper_env.hosts import CNNHost, Host, MLPHost, TransformerHost
 from esper_env.population.optimizers import SGD
 from esper_env.population.population import Engine, Population
 from esper_env.population.training import Minibatches, train_epoch
+from esper_env.tasks import TASKS
 from esper_env.tasks.digits import DENSE_SEEDS
 from torch import Tensor, nn
 
-BATCH, LEARNING_RATE, MOMENTUM, POOL = 32, 0.05, 0.9, 1000
+BATCH, LEARNING_RATE, MOMENTUM, POOL, CLASSES = 32, 0.05, 0.9, 1000, 10
 NO_TILES = 1 << 60
 
 
@@ -44,9 +45,12 @@ class Case:
 
 
 CASES = {
-    "mlp": Case(MLPHost(64, (24, 24, 24), 10), (64,), 8),
-    "digits_cnn": Case(CNNHost((1, 8, 8), (6, 8, 8), 10), (1, 8, 8), 4),
-    "cnn_28": Case(CNNHost((1, 28, 28), (16, 16, 16), 10), (1, 28, 28), 2),
+    "mlp": Case(MLPHost(64, (24, 24, 24), CLASSES), (64,), 8),
+    "digits_cnn": Case(CNNHost((1, 8, 8), (6, 8, 8), CLASSES), (1, 8, 8), 4),
+    "cnn_28": Case(CNNHost((1, 28, 28), (16, 16, 16), CLASSES), (1, 28, 28), 2),
+    "cifar10_cnn": Case(TASKS["cifar10_cnn"].host, (3, 32, 32), 2),
+    "text": Case(TASKS["text"].host, (24,), 2),
+    "transformer_48": Case(TransformerHost(48, length=32, width=48, heads=4, hidden=96, depth=3), (32,), 1),
 }
 
 
@@ -69,8 +73,12 @@ class PlainNetwork(nn.Module):
 def make_data(case: Case, n: int) -> Minibatches:
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(POOL, (n, case.minibatches, BATCH), generator=generator)
-    labels = torch.randint(10, (POOL,), generator=generator)
-    return Minibatches(torch.randn(POOL, *case.sample, generator=generator), index, labels[index])
+    if isinstance(case.host, TransformerHost):
+        inputs, labels = torch.randint(case.host.vocabulary, (2, POOL, *case.sample), generator=generator)
+    else:
+        inputs = torch.randn(POOL, *case.sample, generator=generator)
+        labels = torch.randint(CLASSES, (POOL,), generator=generator)
+    return Minibatches(inputs, index, labels[index])
 
 
 def make_population(case: Case, n: int, blueprints: tuple[str, ...] = ()) -> Population:
@@ -95,8 +103,8 @@ def loop_arm(case: Case, n: int) -> Callable[[], object]:
         for row, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
             for number in range(case.minibatches):
                 optimizer.zero_grad(set_to_none=True)
-                loss = F.cross_entropy(network(data.inputs[data.index[row, number]]), data.labels[row, number])
-                loss.backward()
+                logits = network(data.inputs[data.index[row, number]])
+                F.cross_entropy(logits.flatten(0, -2), data.labels[row, number].flatten()).backward()
                 optimizer.step()
 
     return run
@@ -191,7 +199,7 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
         for n, row in compare(case, sizes, seconds):
             result[name][str(n)] = row
             print(
-                f"{name:<11} N={n:<4} loop {row['loop_ms']:9.2f} ms   population {row['population_ms']:8.2f} ms"
+                f"{name:<14} N={n:<4} loop {row['loop_ms']:9.2f} ms   population {row['population_ms']:8.2f} ms"
                 f"   speedup {row['speedup']:5.1f}x",
                 flush=True,
             )

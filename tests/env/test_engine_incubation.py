@@ -25,8 +25,8 @@ from esper_env.population.evaluation import evaluate
 from esper_env.population.population import Blend, Population
 from esper_env.population.training import TrainingReport, train_epoch
 
-MINIBATCHES, BATCH = 200, 48
-ROWS = {"digits_mlp": 45, "digits_cnn": 15}  # every blueprint under every blend; in the MLP also in every slot
+EPOCHS = {"digits_mlp": (200, 48), "digits_cnn": (200, 48), "text": (40, 12)}  # minibatches, and their size
+ROWS = {"digits_mlp": 45, "digits_cnn": 15, "text": 15}  # every blueprint under every blend; in the MLP in every slot
 
 
 def incubator(
@@ -44,7 +44,8 @@ def incubator(
 
 
 def incubate(task: str, population: Population) -> TrainingReport:
-    return train_epoch(population, minibatches(task, population, count=MINIBATCHES, batch=BATCH))
+    count, batch = EPOCHS[task]
+    return train_epoch(population, minibatches(task, population, count=count, batch=batch))
 
 
 def switched_on(population: Population, places: list[Place]) -> Population:
@@ -105,13 +106,13 @@ def test_a_seed_beside_a_narrowed_block_gets_real_feedback() -> None:
 
 def right_answers(population: Population, task: str) -> torch.Tensor:
     inputs, labels = validation(task, population)
-    return logits(population, inputs).argmax(dim=2) == labels
+    return (logits(population, inputs).argmax(dim=-1) == labels).flatten(1)
 
 
 @pytest.mark.parametrize("live_units", [None, 3])
 @pytest.mark.parametrize(
     ("task", "lr", "max_grad_norm"),
-    [("digits_mlp", 0.05, None), ("digits_mlp", 0.14, 1.0), ("digits_cnn", 0.22, 1.0)],
+    [("digits_mlp", 0.05, None), ("digits_mlp", 0.14, 1.0), ("digits_cnn", 0.22, 1.0), ("text", 0.02, 1.0)],
 )
 def test_switching_an_incubated_seed_on_does_no_harm(
     task: str, lr: float, max_grad_norm: float | None, live_units: int | None

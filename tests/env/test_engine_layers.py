@@ -94,6 +94,18 @@ def test_layer_norm(n: int, middle: list[int], features: int, epsilon: float, se
 
 
 @BRIEF
+@given(MODELS, SIZES, st.integers(3, 7), SIZES, st.booleans(), SEEDS)
+def test_normed_dense(n: int, batch: int, inputs: int, outputs: int, with_bias: bool, seed: int) -> None:
+    x, scale, shift, weight, bias = drawn(
+        seed, (n, batch, inputs), (n, inputs), (n, inputs), (n, inputs, outputs), (n, 1, outputs)
+    )
+    normal = [F.layer_norm(x[i], (inputs,), scale[i], shift[i], 0.01) for i in range(n)]
+    plain = torch.stack([F.linear(normal[i], weight[i].T, bias[i, 0] if with_bias else None) for i in range(n)])
+    leaves = [x, scale, shift, weight, bias] if with_bias else [x, scale, shift, weight]
+    assert_same(layers.normed_dense(x, scale, shift, weight, bias if with_bias else None, 0.01), plain, leaves)
+
+
+@BRIEF
 @given(MODELS, SIZES, st.integers(2, 3), st.integers(3, 7), st.integers(3, 7), SIZES, SEEDS)
 def test_average_pool(n: int, batch: int, size: int, height: int, width: int, channels: int, seed: int) -> None:
     (x,) = drawn(seed, (batch, height, width, n, channels))

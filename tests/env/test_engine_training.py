@@ -6,6 +6,7 @@ import torch
 from engine_tools import (
     ALPHA,
     HOSTS,
+    TINY_TEXT,
     PlainRow,
     Stage,
     assortment,
@@ -25,7 +26,7 @@ from esper_env.population.population import Blend, Population
 from esper_env.population.training import train_epoch
 
 ROWS = 12
-TOLERANCE = 1e-9
+TOLERANCE = dict.fromkeys(HOSTS, 1e-09) | {TINY_TEXT: 1e-6}  # norms behind narrowed blocks amplify rounding
 
 
 def mixed(task: str, optimizer: Optimizer | None = None, max_grad_norm: float | None = None) -> Population:
@@ -81,10 +82,10 @@ def test_training_equals_a_loop_over_plain_modules(
     data = minibatches(task, population, count=6)
     report, expected = train_epoch(population, data), [train_plain(row, data) for row in plain]
     assert (population.body.values - start).norm(dim=1).min() > 1e-3
-    assert max(row.largest_difference(population) for row in plain) < TOLERANCE
+    assert max(row.largest_difference(population) for row in plain) < TOLERANCE[task]
     for name, value in vars(report).items():
         wanted = torch.tensor([getattr(e, name) for e in expected], dtype=torch.float64)
-        torch.testing.assert_close(value, wanted, rtol=0.0, atol=TOLERANCE)
+        torch.testing.assert_close(value, wanted, rtol=0.0, atol=TOLERANCE[task])
     if max_grad_norm is not None:
         assert (
             0.0 < report.seed_grad_norm[report.seed_grad_norm > 0].min() < max_grad_norm < report.seed_grad_norm.max()
@@ -104,7 +105,7 @@ def test_a_life_of_births_and_removals_equals_the_plain_loop(task: str, optimize
         train_epoch(population, data)
         for row in plain:
             train_plain(row, data)
-        assert max(row.largest_difference(population) for row in plain) < TOLERANCE
+        assert max(row.largest_difference(population) for row in plain) < TOLERANCE[task]
     assert any(seed.committed for row in plain for seed in row.seeds.values())
 
 

@@ -145,6 +145,18 @@ def test_label_noise_redraws_the_declared_share_once_and_for_all() -> None:
     assert torch.equal(noisy_labels(instance, index.flip(1), DATA).flip(1), labels)
 
 
+def test_noise_in_a_text_redraws_single_characters() -> None:
+    task, data = TASKS["text"], TASKS["text"].load()
+    instance = draw(SEEDS[:20], task, data, EsperConfig(task="text", label_noise=(0.3, 0.3), live_units=(1, 2)))
+    index = torch.arange(300).expand(20, -1)
+    wrong = noisy_labels(instance, index, data) != data.train.labels[index]
+    assert_share(int(wrong.sum()), wrong.numel(), 0.3 * (1 - 1 / data.classes))
+    assert (wrong.any(dim=2) & ~wrong.all(dim=2)).double().mean() > 0.99  # hardly a window is all of one kind
+    assert torch.equal(noisy_labels(instance, index.flip(1), data).flip(1) != data.train.labels[index], wrong)
+    batch = minibatches(instance, torch.zeros(20, dtype=torch.int64), task, data)
+    assert batch.labels.shape == (20, task.minibatches_per_step, task.batch_size, data.train.labels.shape[1])
+
+
 @pytest.mark.ledger("V4")
 @pytest.mark.parametrize("task", ["digits_mlp", "digits_deep", "digits_cnn", "fashion_mnist_cnn", "cifar10_cnn"])
 def test_an_episode_trains_with_the_batches_of_its_task(task: str) -> None:

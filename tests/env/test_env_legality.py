@@ -172,7 +172,7 @@ def test_an_action_outside_the_space_raises(head: str, beyond: int | str) -> Non
 
 
 def test_every_task_offers_the_declared_heads() -> None:
-    for task in ("digits_mlp", "digits_deep", "digits_cnn"):
+    for task in ("digits_mlp", "digits_deep", "digits_cnn", "text"):
         env = EsperVectorEnv(1, task=task)
         spec = TASKS[task]
         assert [env.single_action_space[head].n for head in HEADS] == [5, len(spec.host.slots), 5, 3, 3]

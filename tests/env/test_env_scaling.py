@@ -44,7 +44,7 @@ SCRIPT = {
 
 
 @pytest.mark.parametrize("occupancy", SCRIPT)
-@pytest.mark.parametrize("task", ["tiny_digits", "digits_cnn"])
+@pytest.mark.parametrize("task", ["tiny_digits", "digits_cnn", "text"])
 def test_a_step_runs_as_many_operations_for_64_rows_as_for_4(
     task: str, occupancy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +84,7 @@ def test_resetting_all_rows_costs_as_much_as_resetting_a_few() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("task", ["digits_mlp", "digits_cnn"])
+@pytest.mark.parametrize("task", ["digits_mlp", "digits_cnn", "text"])
 def test_memory_is_linear_in_the_number_of_rows(task: str) -> None:
     def held_by(n: int) -> int:
         env = EsperVectorEnv(n, task=task)

@@ -16,7 +16,7 @@ Metric = Callable[[Tensor, Tensor], Tensor]  # a score in [0, 1] per model from 
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer per model: [n, batch, i] with weights [n, i, o] and bias [n, 1, o]."""
+    """A linear layer per model: [n, batch, i] with weights [n, i, o], added to a bias [n, 1, o] or [n, batch, o]."""
     if bias is None:
         return torch.bmm(x, weight)
     return torch.baddbmm(bias, x, weight)
@@ -59,6 +59,16 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tenso
     """Layer normalisation over the last axis of [n, ..., features], affine per model."""
     shape = (weight.shape[0],) + (1,) * (x.dim() - 2) + (weight.shape[1],)
     return torch.addcmul(bias.view(shape), F.layer_norm(x, x.shape[-1:], eps=epsilon), weight.view(shape))
+
+
+def normed_dense(
+    x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float
+) -> Tensor:
+    """A layer norm and the dense layer that follows it on [n, batch, i]; scale and shift are the norm's, [n, i]."""
+    # The norm's affine part goes into the weights, which are far smaller than activations: the rest is bound by memory.
+    offset = torch.bmm(shift.unsqueeze(1), weight)
+    normal = F.layer_norm(x, x.shape[-1:], eps=epsilon)
+    return dense(normal, weight * scale.unsqueeze(2), offset if bias is None else offset + bias)
 
 
 def average_pool(x: Tensor, size: int = 2) -> Tensor:

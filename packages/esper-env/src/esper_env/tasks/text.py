@@ -73,7 +73,8 @@ TASKS.register(
         host=TransformerHost(len(ALPHABET), LENGTH, width=24, heads=2, hidden=48, depth=3),
         blueprints=("affine_norm", "low_rank_adapter", "gated_mlp", "attention_head", "wide_token_mlp"),
         load=load_text,
-        optimizer=AdamW(epsilon=1e-5),  # at 1e-8, gradients that are nothing but rounding would move weights
+        # With an epsilon of 1e-8, gradients that are nothing but rounding would move weights.
+        optimizer=AdamW(epsilon=1e-5, weight_decay=0.0),
         batch_size=12,
         minibatches_per_step=4,
         max_grad_norm=1.0,
