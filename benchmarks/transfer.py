@@ -97,7 +97,7 @@ def rows(env_id: str, players: dict[str, list[Policy]], episodes: int) -> Iterat
     env = make_test_env(env_id, episodes)
     play_here = partial(play, env=env, seed=FIRST_SEED)
     never = play_here(NeverGrow(env))
-    everyone = {"plateau rule": [PlateauRule(env)], **players}
+    everyone: dict[str, list[Policy]] = {"plateau rule": [PlateauRule(env)], **players}
     results = {name: averaged([play_here(policy) for policy in policies]) for name, policies in everyone.items()}
     for who, result in {NEVER: never, **results}.items():
         metric, gain = result.test_accuracy, result.test_accuracy - never.test_accuracy

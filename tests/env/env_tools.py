@@ -3,10 +3,12 @@
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,10 @@ from esper_env.population.optimizers import SGD
 from esper_env.registration import ENVIRONMENTS
 from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task
+from esper_env.tasks.cifar10 import load_cifar10
 from esper_env.tasks.digits import load_digits
+from esper_env.tasks.fashion_mnist import load_fashion_mnist
+from esper_env.tasks.images import Sizes
 
 torch.set_num_threads(1)  # small tensors gain nothing from threads, and lose much on a busy machine
 
@@ -47,6 +52,22 @@ def load_tiny() -> Data:
     return replace(full, **cut)
 
 
+# The same hosts on few of the images, for tests that make many environments.
+FEW = {"Esper-FashionMNIST-v0": "fashion_mnist_few", "Esper-CIFAR10-v0": "cifar10_few"}
+for few, whole, load in (
+    ("fashion_mnist_few", "fashion_mnist_cnn", load_fashion_mnist),
+    ("cifar10_few", "cifar10_cnn", load_cifar10),
+):
+    sizes = Sizes(train=400, val=50, test=50)
+    TASKS.register(few, replace(TASKS[whole], load=partial(load, sizes), batch_size=16, minibatches_per_step=2))
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """What an id fixes, on few images where it needs files."""
+    settings = dict(gymnasium.spec(name).kwargs)
+    return settings | {"task": FEW.get(name, settings["task"])}
+
+
 TASKS.register(
     TINY,
     Task(
@@ -61,8 +82,9 @@ TASKS.register(
 
 
 def tiny(n: int = 1, **settings: Any) -> EsperVectorEnv:
-    """A vector environment that steps in a few milliseconds."""
-    return EsperVectorEnv(n, **{"task": TINY, "horizon": 12} | settings)
+    """A vector environment that steps in a few milliseconds, with instances that no change of a default moves."""
+    fixed = {"learning_rate": (0.06, 0.14), "lesion_weights": (0.2, 0.6, 0.2)}
+    return EsperVectorEnv(n, **{"task": TINY, "horizon": 12} | fixed | settings)
 
 
 def canonical_actions(sizes: dict[str, int]) -> list[tuple[int, ...]]:

@@ -33,7 +33,14 @@ def parameter(cohort: Cohort, name: str) -> torch.Tensor:
 
 def entangled() -> Flags:
     """Two seeds that undo each other: the second's removal is ruinous, yet the host alone does as well."""
-    env = EsperEnv(task=TINY, horizon=60, training_steps=1, lesion_weights=(1, 0, 0), label_noise=(0, 0))
+    env = EsperEnv(
+        task=TINY,
+        horizon=60,
+        training_steps=1,
+        lesion_weights=(1, 0, 0),
+        label_noise=(0, 0),
+        learning_rate=(0.06, 0.14),
+    )
     env.reset(seed=0)
     flags = steps(env, [WAIT] * 40)  # a host that knows something
     population = env.row.simulation.population
@@ -52,7 +59,7 @@ def entangled() -> Flags:
 
 
 def planted_and_pruned() -> Flags:
-    env = EsperEnv(task=TINY, horizon=30)
+    env = EsperEnv(task=TINY, horizon=30, learning_rate=(0.06, 0.14))
     env.reset(seed=0)
     return steps(env, [act(Op.GERMINATE), act(Op.PRUNE), act(Op.GERMINATE, slot=1), act(Op.PRUNE, slot=1)]) + steps(
         env, [act(Op.GERMINATE, slot=2), act(Op.PRUNE, slot=2)]
@@ -60,7 +67,7 @@ def planted_and_pruned() -> Flags:
 
 
 def held_and_never_committed() -> Flags:
-    env = EsperEnv(task=TINY, horizon=30, training_steps=1)
+    env = EsperEnv(task=TINY, horizon=30, training_steps=1, learning_rate=(0.06, 0.14))
     env.reset(seed=0)
     limit = env.row.simulation.config.holding_limit
     return steps(env, [act(Op.GERMINATE), act(Op.ADVANCE), *[WAIT] * (2 + limit)])

@@ -18,6 +18,7 @@ from env_tools import (
     leaves,
     legal_actions,
     play,
+    settings_of,
     tiny,
 )
 from esper_env import HEADS, EsperEnv, EsperVectorEnv
@@ -116,7 +117,7 @@ def test_rows_are_single_environments_over_whole_episodes(n: int, mode: str) -> 
 
 @pytest.mark.parametrize("name", IDS)
 def test_rows_of_the_registered_environments_are_single_environments(name: str) -> None:
-    settings = dict(gymnasium.spec(name).kwargs) | {"horizon": 7, "training_steps": 1}
+    settings = settings_of(name) | {"horizon": 7, "training_steps": 1}
     env = EsperVectorEnv(3, dtype="float64", **settings)
     compare(env, Singles(3, "next_step", dtype="float64", **settings), 8, 1e-8)
 

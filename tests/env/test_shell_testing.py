@@ -8,7 +8,7 @@ import esper_env  # noqa: F401 (registers the ids)
 import gymnasium
 import numpy as np
 import pytest
-from env_tools import IDS
+from env_tools import IDS, settings_of
 from esper_env.playing import Subject
 from esper_env.testing import CHECKS, check_vector_env
 from esper_env.wrappers import VectorDiscreteActions, VectorMaskInObservation, VectorMultiDiscreteActions
@@ -195,7 +195,7 @@ def test_an_environment_that_never_ends_is_reported() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_every_id_conforms(name: str) -> None:
-    settings = {"horizon": 2, "dtype": "float64"}
+    settings = {"horizon": 2, "dtype": "float64", "task": settings_of(name)["task"]}
     check_vector_env(
         lambda n, mode: gymnasium.make_vec(name, n, autoreset_mode=mode, **settings),
         lambda: gymnasium.make(name, disable_env_checker=True, **settings),
