@@ -83,7 +83,7 @@ def agents(ids: list[str], budget: Budget) -> dict[str, list[Policy]]:
     trained: dict[str, list[Policy]] = {
         f"trained on {name}": [train(name, budget, seed) for seed in budget.seeds] for name in ids
     }
-    return {UNTRAINED: [make_agent(ids[0], 1, seed) for seed in budget.seeds], **trained}
+    return {UNTRAINED: [make_agent(ids[0], budget.rows, seed) for seed in budget.seeds], **trained}
 
 
 def averaged(parts: list[Episodes]) -> Episodes:
