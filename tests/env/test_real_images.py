@@ -13,13 +13,14 @@ import torch
 from data_tools import crafted, installed
 from engine_tools import Place, Stage, build, grow, logits, minibatches, validation
 from env_tools import FILES, WAIT, everywhere, needs_files
-from esper_env import EsperVectorEnv
+from esper_env import EsperVectorEnv, Op
 from esper_env.data import DATASETS, DataError, install
 from esper_env.data.recipes import plain
 from esper_env.population.population import Blend
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS, Data
 from esper_env.tasks.cifar10 import PIXELS, from_pictures, load_cifar10, read_batch
+from esper_env.tasks.digits import IMAGE_SEEDS
 from esper_env.tasks.fashion_mnist import load_fashion_mnist
 from esper_env.tasks.images import CLASSES, SMALL, Published, Sizes, split
 from PIL import Image
@@ -28,6 +29,7 @@ IDS = {"fashion_mnist": "Esper-FashionMNIST-v0", "cifar10": "Esper-CIFAR10-v0"}
 LOADS = {"fashion_mnist": load_fashion_mnist, "cifar10": load_cifar10}
 # Of the training images, as publications state them; of every tenth image they hold to two digits.
 MOMENTS = {"fashion_mnist": ([0.2860], [0.3530]), "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
+ROWS, SEED = 6, IMAGE_SEEDS.index("bottleneck")
 present = pytest.mark.parametrize("name", [needs_files(name, name) for name in FILES])
 
 
@@ -82,6 +84,36 @@ def test_every_seed_is_born_silent_and_learns_from_its_first_step(name: str) -> 
     assert torch.equal(logits(population, inputs), before)
     report = train_epoch(population, minibatches(task, population, count=1))
     assert all(report.seed_grad_norm[row, slot] > 1e-4 for row, (slot, _, _) in enumerate(cases))
+
+
+def committed_metric(place: str) -> np.ndarray:
+    """Final metric of hosts with one narrowed block; a seed is planted, advanced, fossilised as soon as it may be."""
+    env = gymnasium.make_vec("Esper-FashionMNIST-v0", ROWS, autoreset_mode="disabled", lesion_weights=(0, 1, 0))
+    simulation = env.unwrapped.simulation
+    _, infos = env.reset(seed=0)
+    slot = simulation.instance.live_units.argmin(axis=1) + (place == "beside another block")
+    for step in range(simulation.config.horizon):
+        actions = everywhere(WAIT, ROWS) | {"slot": slot % 3, "blueprint": np.full(ROWS, SEED)}
+        if step >= 2 and place != "nowhere":
+            actions["op"] = np.array(
+                [first_legal(infos["action_mask_by_op"], row, slot[row] % 3) for row in range(ROWS)]
+            )
+        *_, infos = env.step(actions)
+    metric: np.ndarray = infos["committed_metric"]
+    return metric
+
+
+def first_legal(by_op: dict[str, np.ndarray], row: int, slot: int) -> int:
+    legal = (op for op in (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE) if by_op["op"][row, 0, op])
+    return next((op for op in legal if by_op["slot"][row, op, slot]), Op.WAIT)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(DATASETS["fashion_mnist"].missing()), reason="Fashion-MNIST is missing")
+def test_growing_pays_beside_the_narrowed_block() -> None:
+    never, right, wrong = map(committed_metric, ("nowhere", "beside the narrowed block", "beside another block"))
+    assert (right - never).mean() > 0.1
+    assert (right - never).mean() > 2 * (wrong - never).mean()
 
 
 @pytest.mark.parametrize("name", FILES)
