@@ -42,6 +42,7 @@ class Case:
     host: Host
     sample: tuple[int, ...]
     minibatches: int
+    batch: int = BATCH
 
 
 CASES = {
@@ -49,7 +50,7 @@ CASES = {
     "digits_cnn": Case(CNNHost((1, 8, 8), (6, 8, 8), CLASSES), (1, 8, 8), 4),
     "cnn_28": Case(CNNHost((1, 28, 28), (16, 16, 16), CLASSES), (1, 28, 28), 2),
     "cifar10_cnn": Case(TASKS["cifar10_cnn"].host, (3, 32, 32), 2),
-    "text": Case(TASKS["text"].host, (24,), 2),
+    "text": Case(TASKS["text"].host, (24,), 4, TASKS["text"].batch_size),
     "transformer_48": Case(TransformerHost(48, length=32, width=48, heads=4, hidden=96, depth=3), (32,), 1),
 }
 
@@ -72,7 +73,7 @@ class PlainNetwork(nn.Module):
 
 def make_data(case: Case, n: int) -> Minibatches:
     generator = torch.Generator().manual_seed(0)
-    index = torch.randint(POOL, (n, case.minibatches, BATCH), generator=generator)
+    index = torch.randint(POOL, (n, case.minibatches, case.batch), generator=generator)
     if isinstance(case.host, TransformerHost):
         inputs, labels = torch.randint(case.host.vocabulary, (2, POOL, *case.sample), generator=generator)
     else:
@@ -213,16 +214,15 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
 def report(result: dict[str, Any]) -> str:
     lines = [
         f"`{result['provenance']['command']}`, {result['provenance']['threads']} threads, "
-        f"torch {result['provenance']['versions']['torch']}; milliseconds per minibatch of {BATCH}.",
+        f"torch {result['provenance']['versions']['torch']}; milliseconds per minibatch.",
         "",
-        "| host | N | loop | population | speedup |",
-        "|---|---|---|---|---|",
+        "| host | batch | N | loop | population | speedup |",
+        "|---|---|---|---|---|---|",
     ]
-    for name in CASES:
+    for name, case in CASES.items():
         for n, row in result[name].items():
-            lines.append(
-                f"| {name} | {n} | {row['loop_ms']:.2f} | {row['population_ms']:.2f} | {row['speedup']:.1f}x |"
-            )
+            times = f"{row['loop_ms']:.2f} | {row['population_ms']:.2f} | {row['speedup']:.1f}x"
+            lines.append(f"| {name} | {case.batch} | {n} | {times} |")
     tiling, gemm = result["tiling"], result["gemm"]
     seeds = ", ".join(f"{count}: {ms:.2f}" for count, ms in result["seeds_ms"].items())
     lines += [

@@ -25,7 +25,7 @@ from esper_env.population.evaluation import evaluate
 from esper_env.population.population import Blend, Population
 from esper_env.population.training import TrainingReport, train_epoch
 
-EPOCHS = {"digits_mlp": (200, 48), "digits_cnn": (200, 48), "text": (40, 12)}  # minibatches, and their size
+EPOCHS = {"digits_mlp": (200, 48), "digits_cnn": (200, 48), "text": (24, 12)}  # minibatches, and their size
 ROWS = {"digits_mlp": 45, "digits_cnn": 15, "text": 15}  # every blueprint under every blend; in the MLP in every slot
 
 

@@ -21,7 +21,7 @@ class Script:
     rows: int
 
 
-SCRIPTS = {"digits_mlp": Script("wide_mlp", 0.18, 32), "text": Script("wide_token_mlp", 0.012, 12)}
+SCRIPTS = {"digits_mlp": Script("wide_mlp", 0.18, 32), "text": Script("wide_token_mlp", 0.012, 9)}
 PLACES = {
     "never": (),
     "right": (0,),

@@ -50,7 +50,7 @@ def test_a_step_runs_as_many_operations_for_64_rows_as_for_4(
 ) -> None:
     monkeypatch.setattr("esper_env.population.population.TILE_BYTES", 1 << 40)  # tiling is for the cache, not for rows
     counts = []
-    for n in (4, 64 if task == "tiny_digits" else 16):
+    for n in (4, {"tiny_digits": 64, "digits_cnn": 16, "text": 6}[task]):
         env = tiny(n, task=task, training_steps=1, lesion_weights=(0, 0, 1), horizon=20)
         env.reset(seed=0)
         for action in SCRIPT[occupancy]:
