@@ -15,6 +15,7 @@ import numpy as np
 from esper_agent import FactoredRecurrentPPO
 from esper_agent.baselines.controllers import NeverGrow, PlateauRule
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
+from esper_agent.baselines.recipes import RECIPES
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -40,9 +41,7 @@ class Curve(BaseCallback):
 
 def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
     env = gymnasium.make_vec(ENV_ID, num_envs=ROWS, autoreset_mode="same_step", output="torch")
-    agent = FactoredRecurrentPPO(
-        env, learning_rate=1e-3, n_steps=15, sequence_length=15, n_epochs=8, ent_coef=0.02, seed=seed
-    )
+    agent = FactoredRecurrentPPO(env, seed=seed, **RECIPES["ours"].settings(ENV_ID))
     curve = Curve()
     agent.learn(steps, callback=curve, progress_bar=True)
     return agent, curve

@@ -118,8 +118,8 @@ def criteria(arms: Arms, config: EsperConfig) -> list[Criterion]:
 
 def room_for_trials(config: EsperConfig) -> Criterion:
     """Two trials one after the other, each judged and pruned, then a third seed that is committed."""
-    trial = config.training_steps + 1
-    needed = 2 * trial + config.training_steps + TEMPI[0] + config.holding_steps + 1
+    trial = max(config.prune_age, config.training_steps) + 1
+    needed = config.warmup_steps + 2 * trial + config.training_steps + TEMPI[0] + config.holding_steps + 1
     statement = "(f) two seeds can be judged and pruned before a third is committed"
     return Criterion(statement, needed <= config.horizon, f"{needed} of {config.horizon} steps")
 

@@ -93,7 +93,7 @@ def test_the_detectors_of_gaming_are_the_registered_ones() -> None:
 
 def legal(config: EsperConfig, op: Op, stage: Stage, age: int) -> bool:
     state = State.blank(1, 1, "cpu")
-    state.stage[:], state.age[:], state.stage_age[:] = int(stage), age, age
+    state.stage[:], state.age[:], state.stage_age[:], state.step[:] = int(stage), age, age, age
     return op is Op.WAIT or bool(gates(state, config).by_op()[0, op, 0])
 
 
@@ -102,7 +102,7 @@ def stated_legal(cell: str, config: EsperConfig, age: int) -> bool:
 
 
 def test_the_table_of_operations_and_stages_is_that_of_the_gates() -> None:
-    config = make_config(task="digits_mlp", training_steps=2, holding_steps=3, prune_age=4)
+    config = make_config(task="digits_mlp", warmup_steps=1, training_steps=2, holding_steps=3, prune_age=4)
     operations = table("actions.md", "Operation | DORMANT")
     assert [row[0] for row in operations] == [op.name for op in Op]
     for op, row in zip(Op, operations, strict=True):

@@ -6,12 +6,21 @@ import numpy as np
 from esper_agent.baselines.controllers import Controller, GrowEverything, NeverGrow, PlateauRule, RandomLegal
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle, kinds_of_lesion
+from esper_agent.baselines.paired import make_test_env
 from esper_agent.baselines.scripted import FixedSchedule, Planting
 from esper_env import Stage
 from gymnasium.vector import VectorEnv
 
 Env = VectorEnv[Any, Any, Any]
 KINDS = (NeverGrow, GrowEverything, PlateauRule, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle)
+
+
+QUICK_LIFE: dict[str, Any] = {"warmup_steps": 0, "prune_age": 1, "embargo_steps": 2}
+
+
+def quick_env(env_id: str, rows: int, **settings: Any) -> Env:
+    """A test environment in which seeds may be planted at once and pruned soon, for short episodes."""
+    return make_test_env(env_id, rows, **QUICK_LIFE | settings)
 
 
 def planting(step: int, slot: int, blueprint: int = 1, blend: int = 0, tempo: int = 0, incubation: int = 2) -> Planting:

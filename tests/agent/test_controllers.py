@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import KINDS, Env, committed, one_of, stages, watched
+from control_tools import KINDS, Env, committed, one_of, quick_env, stages, watched
 from esper_agent.baselines.controllers import Controller, GrowEverything, NeverGrow, PlateauRule, RandomLegal
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.paired import make_test_env
@@ -16,19 +16,20 @@ UNDERWAY = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
 
 @pytest.fixture
 def env() -> Env:
-    return make_test_env("Esper-v0", ROWS, horizon=24)
+    return quick_env("Esper-v0", ROWS, horizon=24)
 
 
 @pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_action_is_legal(kind: type[Controller], env_id: str) -> None:
-    env = make_test_env(env_id, 3, horizon=14)
+    env = quick_env(env_id, 3, horizon=14)
     actions, infos = watched(one_of(kind, env), env)
     assert not any(info["invalid_action"].any() for info in infos)
     assert kind is NeverGrow or any(action["op"].any() for action in actions)
 
 
-def test_what_the_observation_calls_legal_is_legal(env: Env) -> None:
+def test_what_the_observation_calls_legal_is_legal() -> None:
+    env = make_test_env("Esper-v0", ROWS, horizon=24)
     control = RandomLegal(env)
     observation, infos = env.reset(seed=0)
     for _ in range(23):
@@ -72,19 +73,27 @@ def test_the_plateau_rule_has_one_seed_on_its_way_at_most(env: Env) -> None:
     assert grown.any()
 
 
-@pytest.mark.parametrize(("backwards", "order"), [(False, [0, 1, 2]), (True, [2, 1, 0])])
-def test_the_plateau_rule_goes_from_slot_to_slot(backwards: bool, order: list[int], env: Env) -> None:
-    actions, _ = watched(PlateauRule(env, patience=0, backwards=backwards), env)
-    for row in range(ROWS):
-        planted = [int(action["slot"][row]) for action in actions if action["op"][row] == Op.GERMINATE]
-        assert planted == order
+def test_the_plateau_rule_plants_where_the_gradient_is_largest_and_only_below_its_ceiling(env: Env) -> None:
+    rule = PlateauRule(env, patience=1, ceiling=0.5)
+    observation, infos = env.reset(seed=0)
+    planted = 0
+    for _ in range(23):
+        action, _ = rule.predict(observation, action_masks=infos)
+        state = env.unwrapped.simulation.state  # type: ignore[attr-defined]
+        free = np.where((state.stage == Stage.DORMANT).numpy(), state.block_grad.numpy(), -np.inf)
+        growing = action["op"] == Op.GERMINATE
+        np.testing.assert_array_equal(action["slot"][growing], free.argmax(axis=1)[growing])
+        assert (state.metric.numpy()[growing] < rule.ceiling).all()
+        planted += int(growing.sum())
+        observation, *_, infos = env.step(action)
+    assert planted
 
 
 @pytest.mark.parametrize("kind", [GrowEverything, PlateauRule, GreedyScore])
 @pytest.mark.parametrize("tempo", [0, 2])
 def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Controller], tempo: int) -> None:
     for horizon in (5, 6, 7, 12):
-        short = make_test_env("Esper-v0", ROWS, horizon=horizon)
+        short = quick_env("Esper-v0", ROWS, horizon=horizon)
         actions, _ = watched(kind(short, tempo=tempo), short)
         planted = sum((action["op"] == Op.GERMINATE).sum() for action in actions)
         assert planted == committed(short).sum()

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import Env, committed, oracle_table, planting, stages, watched
+from control_tools import Env, committed, oracle_table, planting, quick_env, stages, watched
 from esper_agent.baselines.oracle import Oracle, kinds_of_lesion, lesion_kind, lesions, narrowed_first
-from esper_agent.baselines.paired import make_test_env
 from esper_agent.baselines.scripted import FixedSchedule, plain, plantings_of
 from esper_env import HEADS, Op, Stage
 
@@ -16,7 +15,7 @@ SCHEDULE = (planting(2, 1, blueprint=3, blend=2, tempo=1, incubation=3), plantin
 
 @pytest.fixture
 def env() -> Env:
-    return make_test_env("Esper-v0", ROWS, horizon=20)
+    return quick_env("Esper-v0", ROWS, horizon=20)
 
 
 def orders(actions: list[dict[str, Any]], row: int = 0) -> dict[int, tuple[int, ...]]:
@@ -112,7 +111,7 @@ def test_kinds_of_lesion_name_every_lesion() -> None:
 @pytest.mark.parametrize(("weights", "count"), [((1.0, 0.0, 0.0), 0), ((0.0, 1.0, 0.0), 1), ((0.0, 0.0, 1.0), 2)])
 @pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
 def test_the_oracle_grows_beside_narrowed_blocks_only(env_id: str, weights: Any, count: int) -> None:
-    env = make_test_env(env_id, 3, horizon=10, lesion_weights=weights)
+    env = quick_env(env_id, 3, horizon=10, lesion_weights=weights)
     watched(Oracle(env, oracle_table(env)), env)
     assert (lesions(env).sum(axis=1) == count).all()
     np.testing.assert_array_equal(committed(env), lesions(env))
@@ -120,7 +119,7 @@ def test_the_oracle_grows_beside_narrowed_blocks_only(env_id: str, weights: Any,
 
 def test_the_oracle_plays_the_schedule_of_each_rows_kind(env: Env) -> None:
     table = oracle_table(env, slot_1=(planting(1, 0, blueprint=4),), none=(planting(1, 2, blueprint=0),))
-    many = make_test_env("Esper-v0", 40, horizon=12)
+    many = quick_env("Esper-v0", 40, horizon=12)
     watched(Oracle(many, table), many)
     narrowed, state = lesions(many), many.unwrapped.simulation.state  # type: ignore[attr-defined]
     kinds = [kinds_of_lesion(3)[number] for number in lesion_kind(narrowed)]

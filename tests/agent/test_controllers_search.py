@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import Env, planting
+from control_tools import QUICK_LIFE, Env, planting
 from esper_agent.baselines.controllers import GrowEverything
 from esper_agent.baselines.oracle import kinds_of_lesion, lesion_kind, lesions
 from esper_agent.baselines.paired import make_test_env, play
@@ -28,7 +28,7 @@ from esper_agent.baselines.tuning import (
 from esper_env import Blend
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SETTINGS: dict[str, Any] = {"instances": "train", "horizon": 10}
+SETTINGS: dict[str, Any] = {"instances": "train", "horizon": 10, **QUICK_LIFE}
 
 
 @pytest.fixture
@@ -84,6 +84,13 @@ def test_every_drawn_schedule_can_be_played(env: Env) -> None:
         timetable(schedule, space.sizes, space.config)
 
 
+def test_a_limit_that_allows_no_seed_leaves_the_empty_schedule(env: Env) -> None:
+    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+    space = Schedules(3, simulation.head_sizes, simulation.config, lambda schedule: not schedule)
+    rng = np.random.default_rng(0)
+    assert space.neighbour(space.draw(rng), rng) == ()
+
+
 def test_sizes_of_seeds_are_what_the_environment_counts(env: Env) -> None:
     sizes = seed_sizes(env)
     schedule = [planting(0, 0, blueprint=4, blend=Blend.GATE), planting(1, 2, blueprint=0)]
@@ -118,11 +125,13 @@ def test_a_searched_schedule_keeps_to_its_limit_and_is_no_worse_than_waiting(env
 
 @pytest.mark.parametrize("searched", ["rule", "schedule", "oracle"])
 def test_searches_repeat_themselves_given_their_seed(searched: str) -> None:
-    env = make_test_env("Esper-v0", 5, instances="train", horizon=8)
+    env = make_test_env("Esper-v0", 5, **SETTINGS | {"horizon": 8})
 
     def found(seed: int) -> Any:
         if searched == "rule":
-            return search_rule("try_and_prune", env, 0, trials=3, seed=seed)
+            return search_rule(
+                "try_and_prune", env, 0, trials=12, seed=seed, objective=lambda e: -abs(e.compute - 1.07)
+            )
         search_for = search_schedule if searched == "schedule" else search_oracle
         return search_for(env, 0, trials=9, seed=seed, objective=lambda episodes: -abs(episodes.compute - 1.1))
 
@@ -173,7 +182,7 @@ def run(script: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_benchmark_plays_what_the_tuning_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tuned, out, settings = tmp_path / "tuned.json", tmp_path / "result.json", json.dumps({"horizon": 13})
+    tuned, out, settings = tmp_path / "tuned.json", tmp_path / "result.json", json.dumps({"horizon": 13, **QUICK_LIFE})
     few = ("--trials", "2", "--schedule-trials", "2", "--oracle-trials", "3", "--instances", "5")
     run("tune_controls", *few, "--settings", settings, "--out", str(tuned), monkeypatch=monkeypatch)
     files = ("--tuned", str(tuned), "--json", str(out))

@@ -5,9 +5,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from control_tools import Env
+from control_tools import Env, quick_env
 from esper_agent.baselines.controllers import Actions, Controller, Floats, GrowEverything, NeverGrow, PlateauRule
-from esper_agent.baselines.paired import Episodes, make_test_env, play
+from esper_agent.baselines.paired import Episodes, play
 from esper_env import HEADS, Op
 
 ROWS = 4
@@ -15,7 +15,7 @@ ROWS = 4
 
 @pytest.fixture
 def env() -> Env:
-    return make_test_env("Esper-v0", ROWS, horizon=10)
+    return quick_env("Esper-v0", ROWS, horizon=10)
 
 
 class Curious(Controller):
@@ -71,7 +71,7 @@ def test_a_list_of_seeds_names_the_instance_of_each_row(env: Env) -> None:
 
 def test_shaping_drops_out_of_the_discounted_return_but_for_the_first_potential() -> None:
     def played(reward: str) -> tuple[Episodes, Any]:
-        env = make_test_env("Esper-v0", ROWS, horizon=10, reward=reward)
+        env = quick_env("Esper-v0", ROWS, horizon=10, reward=reward)
         env.reset(seed=5)
         potential = env.unwrapped.simulation.state.potential.clone().numpy()  # type: ignore[attr-defined]
         return play(GrowEverything(env), env, seed=5), potential
@@ -102,7 +102,7 @@ def alone(seed: int, **settings: Any) -> tuple[float, float, int]:
 
 def test_rows_that_end_in_ruin_count_up_to_their_end() -> None:
     settings: dict[str, Any] = {"horizon": 8, "learning_rate": (0.1, 3.0), "max_rollbacks": 0, "collapse_loss": 1.3}
-    env = make_test_env("Esper-v0", 6, **settings)
+    env = quick_env("Esper-v0", 6, **settings)
     episodes = play(NeverGrow(env), env, seed=0)
     returns, accuracies, lengths = zip(*(alone(seed, **settings) for seed in range(6)), strict=True)
     assert len(set(lengths)) > 1

@@ -13,6 +13,7 @@ from esper_env.config import EsperConfig
 
 NUMBERS = {
     **{"horizon": (0, 1.5, "x"), "gamma": (-0.1, 1.1, float("nan")), "training_steps": (0, 2.0, None)},
+    **{"warmup_steps": (-1, 0.5)},
     **{"holding_steps": (0, True), "prune_age": (0, -1), "embargo_steps": (-1, 0.5)},
     **{"collapse_loss": (0.5, float("inf")), "max_rollbacks": (-1, 1.0), "rollback_penalty": (-1.0, 101.0)},
     **{"reward_scale": (0.0, -1.0, float("nan")), "invalid_action_cost": (-0.1, 101), "rent": (-0.1, "0.1")},

@@ -8,7 +8,7 @@ import esper_env.detectors
 import numpy as np
 import pytest
 import torch
-from env_tools import TINY, WAIT, act, play, tiny
+from env_tools import QUICK_LIFE, TINY, WAIT, act, play, tiny
 from esper_env import EsperEnv, Op
 from esper_env.detectors import DETECTORS
 from esper_env.population.cohort import Cohort
@@ -37,6 +37,7 @@ def entangled() -> Flags:
         task=TINY,
         horizon=60,
         training_steps=1,
+        **QUICK_LIFE,
         lesion_weights=(1, 0, 0),
         label_noise=(0, 0),
         learning_rate=(0.06, 0.14),
@@ -59,7 +60,7 @@ def entangled() -> Flags:
 
 
 def planted_and_pruned() -> Flags:
-    env = EsperEnv(task=TINY, horizon=30, learning_rate=(0.06, 0.14))
+    env = EsperEnv(task=TINY, horizon=30, learning_rate=(0.06, 0.14), **QUICK_LIFE)
     env.reset(seed=0)
     return steps(env, [act(Op.GERMINATE), act(Op.PRUNE), act(Op.GERMINATE, slot=1), act(Op.PRUNE, slot=1)]) + steps(
         env, [act(Op.GERMINATE, slot=2), act(Op.PRUNE, slot=2)]
@@ -67,7 +68,7 @@ def planted_and_pruned() -> Flags:
 
 
 def held_and_never_committed() -> Flags:
-    env = EsperEnv(task=TINY, horizon=30, training_steps=1, learning_rate=(0.06, 0.14))
+    env = EsperEnv(task=TINY, horizon=30, training_steps=1, learning_rate=(0.06, 0.14), **QUICK_LIFE)
     env.reset(seed=0)
     limit = env.row.simulation.config.holding_limit
     return steps(env, [act(Op.GERMINATE), act(Op.ADVANCE), *[WAIT] * (2 + limit)])

@@ -48,7 +48,7 @@ class PlainSlot:
     def legal(self) -> set[Op]:
         stage, config = self.stage(), self.config
         allowed = {Op.WAIT}
-        if stage is Stage.DORMANT:
+        if stage is Stage.DORMANT and self.now >= config.warmup_steps:
             allowed.add(Op.GERMINATE)
         if stage is Stage.TRAINING and self.now - self.dates[Op.GERMINATE] >= config.training_steps:
             allowed.add(Op.ADVANCE)
@@ -70,6 +70,7 @@ class PlainSlot:
 configs = st.builds(
     EsperConfig,
     task=st.just("any"),
+    warmup_steps=st.integers(0, 4),
     training_steps=st.integers(1, 4),
     holding_steps=st.integers(1, 4),
     prune_age=st.integers(1, 5),
@@ -83,6 +84,7 @@ def advance_time(state: State, config: EsperConfig, op: int, tempo: int) -> None
     action = torch.tensor([[op, 0, 0, 0, tempo]])
     apply_operations(state, action * is_legal(action, gates(state, config)))
     tick(state, config)
+    state.step += 1
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_tools import TINY, WAIT, act, everywhere, legal_actions, play, tiny
+from env_tools import QUICK_LIFE, TINY, WAIT, act, everywhere, legal_actions, play, tiny
 from esper_env import EsperEnv, Op, Stage
 from esper_env.config import EsperConfig
 from esper_env.population.evaluation import Evaluation
@@ -153,7 +153,7 @@ def prescribed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def episode(preset: str) -> tuple[list[dict[str, float]], list[float], list[bool], float]:
     """Terms, rewards and ends of the scripted episode, and the size of its seed relative to the host."""
-    env = EsperEnv(task=TINY, horizon=HORIZON, gamma=GAMMA, reward=preset, training_steps=1)
+    env = EsperEnv(task=TINY, horizon=HORIZON, gamma=GAMMA, reward=preset, training_steps=1, **QUICK_LIFE)
     env.reset(seed=0)
     results = [env.step(action) for action in SCRIPT]
     assert not any(r[4]["invalid_action"] for r in results)
@@ -176,7 +176,7 @@ def test_a_hand_worked_shaped_episode() -> None:
     shaping = [GAMMA * phi[t + 1] - phi[t] for t in range(5)] + [-phi[5]]
     assert [t["shaping"] for t in terms] == pytest.approx(shaping, abs=1e-12)
     assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.8]
-    assert [t["rent"] for t in terms] == pytest.approx([-(0.03 * size + 0.02) / HORIZON] * 6, abs=1e-15)
+    assert [t["rent"] for t in terms] == pytest.approx([-(0.03 * size + 0.04) / HORIZON] * 6, abs=1e-15)
     assert rewards == pytest.approx([s + t["rent"] + t["final_metric"] for s, t in zip(shaping, terms, strict=True)])
     assert sum(GAMMA**t * f for t, f in enumerate(shaping)) == pytest.approx(-0.10, abs=1e-12)
     assert ends == [False] * 5 + [True]
@@ -186,7 +186,7 @@ def test_a_hand_worked_shaped_episode() -> None:
 @pytest.mark.usefixtures("prescribed")
 def test_a_hand_worked_sparse_episode() -> None:
     _, rewards, _, size = episode("sparse")
-    rent = (0.03 * size + 0.02) / HORIZON
+    rent = (0.03 * size + 0.04) / HORIZON
     assert rewards == pytest.approx([-rent] * 5 + [0.8 - rent], abs=1e-12)
 
 

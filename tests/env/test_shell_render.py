@@ -7,7 +7,7 @@ import esper_env.vector_env
 import gymnasium
 import numpy as np
 import pytest
-from env_tools import IDS
+from env_tools import IDS, QUICK_LIFE
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.recording import Recorder
 from esper_env.render import sparkline, view_row
@@ -43,7 +43,7 @@ def test_pictures_have_gymnasiums_format(name: str) -> None:
 
 
 def test_text_tells_the_state() -> None:
-    env = EsperEnv(task="digits_mlp", render_mode="ansi", horizon=9)
+    env = EsperEnv(task="digits_mlp", render_mode="ansi", horizon=9, **QUICK_LIFE)
     env.reset(seed=0)
     assert "step 0/9  reset" in env.render()
     env.step(action(Op.GERMINATE, slot=2, blueprint=3))
@@ -59,7 +59,7 @@ def test_text_tells_the_state() -> None:
 
 
 def test_text_shows_the_ramp_and_the_curves() -> None:
-    env = EsperEnv(task="digits_mlp", render_mode="ansi", horizon=20, training_steps=1)
+    env = EsperEnv(task="digits_mlp", render_mode="ansi", horizon=20, training_steps=1, **QUICK_LIFE)
     env.reset(seed=1)
     for op in (Op.GERMINATE, Op.ADVANCE):
         env.step(action(op))

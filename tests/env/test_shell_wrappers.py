@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from env_tools import QUICK_LIFE
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op
 from esper_env.wrappers import (
     DiscreteActions,
@@ -25,7 +26,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-SETTINGS: dict[str, Any] = {"task": "digits_mlp", "horizon": 6, "training_steps": 1}
+SETTINGS: dict[str, Any] = {"task": "digits_mlp", "horizon": 6, "training_steps": 1, **QUICK_LIFE}
 SINGLE = (MultiDiscreteActions, DiscreteActions)
 VECTOR = (VectorMultiDiscreteActions, VectorDiscreteActions)
 

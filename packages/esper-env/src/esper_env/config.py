@@ -30,10 +30,11 @@ class EsperConfig:
     subset: Range = (0.6, 1.0)
 
     # Lifecycle: dwell times in steps.
+    warmup_steps: int = 2
     training_steps: int = 2
     holding_steps: int = 1
-    prune_age: int = 1
-    embargo_steps: int = 2
+    prune_age: int = 4
+    embargo_steps: int = 6
 
     # Governor. A loss above collapse_loss times that of a blind guess counts as collapse.
     collapse_loss: float = 4.0
@@ -45,7 +46,7 @@ class EsperConfig:
     reward_scale: float = 1.0
     invalid_action_cost: float = 0.0
     rent: float = 0.03
-    slot_rent: float = 0.02
+    slot_rent: float = 0.04
     metric_weight: float = 1.0
     stage_weight: float = 0.05
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage
@@ -85,6 +86,7 @@ class EsperConfig:
 _RANGES: dict[str, tuple[float, float]] = {
     "horizon": (1, 100_000),
     "gamma": (0.0, 1.0),
+    "warmup_steps": (0, 1000),
     "training_steps": (1, 1000),
     "holding_steps": (1, 1000),
     "prune_age": (1, 1000),

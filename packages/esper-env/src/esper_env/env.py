@@ -70,7 +70,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     | Operation | Legal in a slot that is | Leads to |
     |---|---|---|
-    | GERMINATE | DORMANT | TRAINING: the seed learns, and the host does not feel it |
+    | GERMINATE | DORMANT, after `warmup_steps` | TRAINING: the seed learns, and the host does not feel it |
     | ADVANCE | TRAINING for `training_steps` | BLENDING: alpha rises to 1, then HOLDING by itself |
     | FOSSILIZE | HOLDING for `holding_steps` | FOSSILIZED: stays to the end, trains on, pays rent |
     | PRUNE | TRAINING, BLENDING or HOLDING, and `prune_age` steps old | EMBARGOED for `embargo_steps` |
@@ -189,10 +189,11 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `learning_rate` ((0.12, 0.25)): range of the learning rate.
     - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
     - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
+    - `warmup_steps` (2): steps that a host trains before GERMINATE is legal.
     - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
     - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.
-    - `prune_age` (1): steps after germination before PRUNE is legal.
-    - `embargo_steps` (2): decisions for which a pruned slot stays closed.
+    - `prune_age` (4): steps after germination before PRUNE is legal.
+    - `embargo_steps` (6): decisions for which a pruned slot stays closed.
     - `collapse_loss` (4.0): a loss above this many times that of a blind guess is a collapse.
     - `max_rollbacks` (2): how many collapses are restored; the next one ends the episode.
     - `rollback_penalty` (0.5): price of a collapse.
@@ -200,7 +201,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `reward_scale` (1.0): factor of the whole reward.
     - `invalid_action_cost` (0.0): price of an illegal action.
     - `rent` (0.03): price of holding as many parameters as the host has for a whole episode.
-    - `slot_rent` (0.02): price of holding a seed, however small, for a whole episode.
+    - `slot_rent` (0.04): price of holding a seed, however small, for a whole episode.
     - `metric_weight` (1.0): weight of the metric in Phi.
     - `stage_weight` (0.05): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,

@@ -44,9 +44,9 @@ def in_stage(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
 
 def gates(state: State, config: EsperConfig) -> Gates:
     """What each slot allows. HOLDING begins with a measured contribution, since evaluation follows every ramp step."""
-    stage, dwell = state.stage, state.stage_age
+    stage, dwell, warm = state.stage, state.stage_age, state.step >= config.warmup_steps
     return Gates(
-        germinate=stage == Stage.DORMANT,
+        germinate=(stage == Stage.DORMANT) & warm[:, None],
         advance=(stage == Stage.TRAINING) & (dwell >= config.training_steps),
         fossilize=(stage == Stage.HOLDING) & (dwell >= config.holding_steps),
         prune=in_stage(stage, PRUNABLE) & (state.age >= config.prune_age),

@@ -6,7 +6,7 @@ import gymnasium
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Esper-v0": {"task": "digits_mlp"},
-    "Esper-Deep-v0": {"task": "digits_deep", "horizon": 40, "lesion_weights": (0.1, 0.3, 0.6)},
+    "Esper-Deep-v0": {"task": "digits_deep", "horizon": 40, "lesion_weights": (0.1, 0.3, 0.6), "slot_rent": 0.03},
     "Esper-CNN-v0": {"task": "digits_cnn", "learning_rate": (0.08, 0.18), "live_units": (1, 2)},
     "Esper-FashionMNIST-v0": {
         "task": "fashion_mnist_cnn",

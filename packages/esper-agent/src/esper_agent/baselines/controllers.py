@@ -88,7 +88,8 @@ class Controller:
     def may(self, observation: Floats, op: Op) -> Flags:
         """Where an operation other than WAIT is legal, [n, slots]."""
         if op is Op.GERMINATE:
-            return self.in_stage(observation, Stage.DORMANT)
+            warm = self.step(observation) >= self.config.warmup_steps
+            return self.in_stage(observation, Stage.DORMANT) & warm[:, None]
         if op is Op.PRUNE:
             old = self.steps(self.slot_field(observation, "age")) >= self.config.prune_age
             return self.underway(observation) & old
@@ -144,27 +145,31 @@ class GrowEverything(Controller):
 
 
 class PlateauRule(Controller):
-    """Grows when validation stalls: one seed at a time, slot after slot, and commits it.
+    """Grows when validation stalls: one seed at a time, where the gradient is largest, and commits it.
 
     Args:
         env: As for `Controller`.
         patience: How many steps a plateau must last.
-        backwards: Whether it goes from the last slot to the first, not from the first to the last.
+        ceiling: A host whose validation metric has reached this needs no seed.
         **seed: Blueprint, blend and tempo, as for `Controller`.
     """
 
-    def __init__(self, env: Env, patience: int = 2, backwards: bool = False, **seed: int) -> None:
+    def __init__(self, env: Env, patience: int = 2, ceiling: float = 0.8, **seed: int) -> None:
         super().__init__(env, **seed)
-        self.patience, self.backwards = patience, backwards
+        self.patience, self.ceiling = patience, ceiling
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Tend first; plant only while nothing is on its way."""
         self.tend(observation, actions)
-        stalled = (self.steps(self.field(observation, "plateau")) >= self.patience)[:, None]
-        places = self.may_grow(observation) & stalled & self.idle(observation)
-        last_first = np.arange(self.slots, dtype=np.float32) if self.backwards else None
-        self.choose(actions, Op.GERMINATE, places, last_first)
+        places = self.may_grow(observation) & self._stalled(observation) & self.idle(observation)
+        self.choose(actions, Op.GERMINATE, places, self.slot_field(observation, "block_gradient"))
         return actions
+
+    def _stalled(self, observation: Floats) -> Flags:
+        """Rows in which validation stalls below the ceiling, [n, 1]."""
+        waited = self.steps(self.field(observation, "plateau")) >= self.patience
+        stalled: Flags = waited & (self.field(observation, "val_metric") < self.ceiling)
+        return stalled[:, None]
 
 
 class RandomLegal(Controller):

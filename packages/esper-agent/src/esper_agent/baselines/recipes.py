@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from esper_env import HEADS
 from stable_baselines3.common.callbacks import BaseCallback
 
 from esper_agent.baselines.paired import Policy
@@ -98,22 +99,31 @@ class Recipe:
         return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters})
 
 
+def entropy_weights(op: float) -> dict[str, float]:
+    """Weights of the heads' entropies: the others are rarely used and must sharpen from few samples."""
+    return {"op": op, **dict.fromkeys(HEADS[1:], op / 20)}
+
+
 SHARED_SPACE: dict[str, tuple[Any, ...]] = {
     "learning_rate": (3e-4, 6e-4, 1e-3, 2e-3),
-    "n_steps": (30, 60, 120),
-    "n_epochs": (4, 6, 10),
-    "n_minibatches": (2, 4, 8),
+    "n_steps": (30, 60),
+    "n_epochs": (4, 8, 10),
+    "n_minibatches": (1, 2, 4),
     "gae_lambda": (0.9, 0.95, 0.98),
 }
 SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
-OUR_SPACE = {**SHARED_SPACE, "ent_coef": (0.003, 0.01, 0.02, 0.05), "normalize_observations": (False, True)}
+OUR_SPACE = {
+    **SHARED_SPACE,
+    "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.003, 0.01, 0.03)),
+    "normalize_observations": (False, True),
+}
 SB3_DEFAULTS: Settings = {
     "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 10, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.01,
     "normalize": False,
 }  # fmt: skip
 OUR_DEFAULTS: Settings = {
-    "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 6, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.02,
-    "normalize_observations": True, "sequence_length": 30,
+    "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.95,
+    "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}

@@ -25,7 +25,7 @@ class Planting:
 
 def check_planting(planting: Planting, sizes: dict[str, int], config: EsperConfig) -> None:
     """Each field must be a value that the environment has."""
-    require_value("planting.step", planting.step, config.horizon - 1)
+    require_value("planting.step", planting.step, config.horizon - 1, low=config.warmup_steps)
     require_value("planting.incubation", planting.incubation, config.horizon, low=config.training_steps)
     for head in HEADS[1:]:
         require_value(f"planting.{head}", getattr(planting, head), sizes[head] - 1)

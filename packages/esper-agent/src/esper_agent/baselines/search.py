@@ -14,6 +14,7 @@ Candidate = TypeVar("Candidate")
 Schedule = tuple[Planting, ...]
 Scores = NDArray[np.float64]
 LONGEST_EXTRA_INCUBATION = 3
+ATTEMPTS = 1000  # to find a schedule within a limit that may allow none but the empty one
 
 
 class Space(Protocol[Candidate]):
@@ -55,17 +56,15 @@ class Schedules:
 
     def draw(self, rng: np.random.Generator) -> Schedule:
         """Any number of plantings in any slots."""
-        return self._until_allowed(lambda: self._any(rng))
+        return self._first_allowed(lambda: self._any(rng), ())
 
     def neighbour(self, candidate: Schedule, rng: np.random.Generator) -> Schedule:
-        """One planting more, one less, or one that differs in one field."""
-        return self._until_allowed(lambda: self._changed(candidate, rng))
+        """One planting more, one less, or one that differs in one field; the candidate itself where none is found."""
+        return self._first_allowed(lambda: self._changed(candidate, rng), candidate)
 
-    def _until_allowed(self, propose: Callable[[], Schedule]) -> Schedule:
-        schedule = propose()
-        while not self.allowed(schedule):
-            schedule = propose()
-        return schedule
+    def _first_allowed(self, propose: Callable[[], Schedule], otherwise: Schedule) -> Schedule:
+        proposed = (propose() for _ in range(ATTEMPTS))
+        return next((schedule for schedule in proposed if self.allowed(schedule)), otherwise)
 
     def _any(self, rng: np.random.Generator) -> Schedule:
         slots = rng.permutation(self.places)[: rng.integers(self.places + 1)]
@@ -95,7 +94,7 @@ class Schedules:
         config = self.config
         latest = config.horizon - 1 - config.training_steps - TEMPI[0] - config.holding_steps
         return Planting(
-            step=int(rng.integers(latest + 1)),
+            step=int(rng.integers(config.warmup_steps, latest + 1)),
             slot=slot,
             **{head: int(rng.integers(self.sizes[head])) for head in ("blueprint", "blend", "tempo")},
             incubation=config.training_steps + int(rng.integers(LONGEST_EXTRA_INCUBATION + 1)),

@@ -36,24 +36,25 @@ def val_accuracy(episodes: Episodes) -> Scores:
 
 
 def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
-    """The values that are tried for each constant of a rule."""
+    """The values that are tried for each constant of a rule; the first is what one would try first."""
     simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
     seeds = {head: tuple(range(simulation.head_sizes[head])) for head in ("blueprint", "blend", "tempo")}
     shortest, slots = simulation.config.training_steps, simulation.schema.slots
-    incubation = (shortest, shortest + 1, shortest + 2, shortest + 4)
+    incubation = tuple(shortest + longer for longer in (1, 0, 2, 4))
+    starts = tuple(simulation.config.warmup_steps + wait for wait in (1, 0, 2, 4))
     own: dict[str, dict[str, tuple[float, ...]]] = {
         "grow_everything": {},
-        "plateau": {"patience": (0, 1, 2, 3, 4, 6), "backwards": (False, True)},
+        "plateau": {"patience": (2, 1, 3, 4, 6), "ceiling": (0.8, 0.7, 0.9, 1.0)},
         "greedy": {
-            "start": (1, 2, 3, 4, 6),
+            "start": starts,
             "trials": tuple(range(1, slots + 1)),
             "incubation": incubation,
             "seeds": (1, 2),
         },
         "try_and_prune": {
-            "start": (1, 2, 3, 4, 6),
+            "start": starts,
             "incubation": incubation,
-            "threshold": (0.0, 0.01, 0.02, 0.04, 0.08),
+            "threshold": (0.02, 0.0, 0.01, 0.04, 0.08),
             "seeds": (1, 2),
         },
     }
@@ -84,8 +85,10 @@ def search_rule(
     def score(candidates: Sequence[dict[str, Any]]) -> Scores:
         return objective(play(RULES[name](env, **candidates[0]), env, seeds))
 
-    space = Constants(choices or rule_constants(name, env))
-    return search([space], score, _one_group(env), trials, seed)[0]
+    choices = choices or rule_constants(name, env)
+    usual = {constant: values[0] for constant, values in choices.items()}
+    first = [[usual | {"blueprint": kind}] for kind in choices["blueprint"]]
+    return search([Constants(choices)], score, _one_group(env), trials, seed, first)[0]
 
 
 def search_schedule(
@@ -122,9 +125,9 @@ def search_schedule(
 def plain_schedules(env: Env, places: int) -> list[Schedule]:
     """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
     simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-    incubation = simulation.config.training_steps
+    first, incubation = simulation.config.warmup_steps, simulation.config.training_steps
     everywhere = [
-        tuple(Planting(place, place, kind, Blend.ADD, 0, incubation) for place in range(places))
+        tuple(Planting(first + place, place, kind, Blend.ADD, 0, incubation) for place in range(places))
         for kind in range(simulation.head_sizes["blueprint"])
     ]
     return [(), *everywhere]
@@ -189,6 +192,8 @@ def _sizes(env: Env, heads: dict[str, Ints]) -> NDArray[np.float64]:
     """What each of these seeds adds, planted in the first rows."""
     env.reset(seed=0)
     actions, planted = waiting(env.num_envs), len(heads["slot"])
+    for _ in range(env.unwrapped.simulation.config.warmup_steps):  # type: ignore[attr-defined]
+        env.step(actions)
     for head, values in ({"op": np.full(planted, Op.GERMINATE)} | heads).items():
         actions[head][:planted] = values
     added: NDArray[np.float64] = env.step(actions)[-1]["added_parameters"]
