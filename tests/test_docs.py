@@ -206,6 +206,10 @@ def test_every_command_on_a_page_exists(command: str) -> None:
     first, *rest = shlex.split(command)
     if first in PARSERS:
         PARSERS[first](rest)
+    elif first == "torchrun":
+        module = rest.index("-m")
+        assert rest[module + 1] == "esper_agent"
+        PARSERS["esper-agent"](rest[module + 2 :])
     elif first == "make":
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     elif first == "python":

@@ -53,9 +53,15 @@ class Mortals:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def run(self, directory: Path, *arguments: object, fate: Fate | None = None) -> End:
-        """Run a command on a run directory and see it end."""
-        request = [str(directory), list(map(str, arguments)), asdict(fate or Fate())]
+    def run(
+        self,
+        directory: Path,
+        *arguments: object,
+        fate: Fate | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> End:
+        """Run a command on a run directory, with these variables in its environment, and see it end."""
+        request = [str(directory), list(map(str, arguments)), asdict(fate or Fate()), variables or {}]
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -74,14 +80,18 @@ def _serve() -> None:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
         cli.main(["train", "Esper-v0", "--run-dir", f"{scratch}/run", *WARM_UP])
     for line in sys.stdin:
-        directory, arguments, fate = json.loads(line)
-        print(json.dumps(asdict(_live(cli.main, Path(directory), arguments, Fate(**fate)))), flush=True)
+        directory, arguments, fate, variables = json.loads(line)
+        end = _live(cli.main, Path(directory), arguments, Fate(**fate), variables)
+        print(json.dumps(asdict(end)), flush=True)
 
 
-def _live(main: Callable[[list[str]], int], directory: Path, arguments: list[str], fate: Fate) -> End:
+def _live(
+    main: Callable[[list[str]], int], directory: Path, arguments: list[str], fate: Fate, variables: dict[str, str]
+) -> End:
     with tempfile.TemporaryFile("w+") as stderr:
         child = os.fork()
         if child == 0:
+            os.environ.update(variables)
             _child(main, directory, arguments, fate, stderr.fileno())
         if fate.seconds is not None:
             time.sleep(fate.seconds)
@@ -98,8 +108,10 @@ def _child(main: Callable[[list[str]], int], directory: Path, arguments: list[st
         os.dup2(stderr, 2)
         _befall(fate, directory)
         code = main(arguments)
-        sys.stderr.flush()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
     finally:
+        sys.stderr.flush()
         os._exit(code)
 
 

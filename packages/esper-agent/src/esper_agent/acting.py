@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper_agent.distributed import ALONE, Ranks
 from esper_agent.distribution import MASKED_LOGIT, FactoredDistribution
 from esper_agent.policy import Policy
 from esper_agent.recurrent import State
@@ -32,6 +33,7 @@ def act(
     starts: Tensor,
     masks: Tensor | None,
     generator: torch.Generator | None,
+    ranks: Ranks = ALONE,
 ) -> Act:
     """Choose actions.
 
@@ -43,6 +45,7 @@ def act(
         starts: bool [N], where an episode starts.
         masks: bool [cells, width, N]; None for no restriction.
         generator: draws the actions; None takes the most likely ones.
+        ranks: whose environments these are a part of.
     """
     with torch.inference_mode():
         with autocast(observations.device, precision):
@@ -51,7 +54,7 @@ def act(
         legal = policy.padding[..., None] if masks is None else masks
         penalty = torch.where(legal, 0.0, MASKED_LOGIT)
         distribution = FactoredDistribution(policy.actions, logits[..., 0], penalty)
-        actions = distribution.sample(generator)
+        actions = distribution.sample(generator, ranks)
     # An environment may learn: it must not be handed a tensor that autograd refuses.
     return Act(actions.clone(), after, distribution)
 

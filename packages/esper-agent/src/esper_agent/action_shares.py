@@ -16,8 +16,8 @@ class ActionShares(BaseCallback):
     def _on_rollout_end(self) -> None:
         model = cast("FactoredRecurrentPPO", self.model)
         chosen = model.buffer.actions[:, 0][model.buffer.decisions]
-        counts = chosen.bincount(minlength=model.action_spec.sizes[0])
-        for value, share in enumerate((counts / max(len(chosen), 1)).tolist()):
+        (counts,) = model.ranks.sum(chosen.bincount(minlength=model.action_spec.sizes[0]))
+        for value, share in enumerate((counts / counts.sum().clamp(min=1)).tolist()):
             self.logger.record(f"{SHARE_KEY}{model.action_spec.heads[0]}/{value}", share)
 
     def _on_step(self) -> bool:

@@ -4,6 +4,7 @@
 |---|---|
 | 0 | counters at the top level, as `num_timesteps`, `n_rollouts` and `n_updates` |
 | 1 | counters under `counters`, as `env_steps`, `rollouts` and `optimizer_steps` |
+| 2 | `env`, `runner` and `rollout` of every rank but the first in `other_ranks` |
 """
 
 import copy
@@ -22,7 +23,7 @@ from torch import Tensor
 State = dict[str, Any]
 
 FORMAT = "esper-agent checkpoint"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
 
@@ -70,8 +71,20 @@ class Stateful(Protocol):
         """Take over a state."""
 
 
-def restore_checkpoint(path: str | Path, target: Stateful) -> None:
-    """Give a checkpoint's state to its owner, completely or not at all.
+def portable(state: State) -> State:
+    """The same with its tensors on the CPU, for another process.
+
+    Raises:
+        CheckpointError: when it holds what a checkpoint cannot.
+    """
+    tensors: list[Tensor] = []
+    packed = _pack(state, "state", tensors)
+    moved: State = _unpack(packed, tensors)
+    return moved
+
+
+def restore_checkpoint(path: str | Path, target: Stateful) -> State:
+    """Give a checkpoint's state to its owner, completely or not at all; returns it.
 
     Raises:
         CheckpointError: when the file cannot be read or its state does not fit; the owner is as before.
@@ -82,6 +95,7 @@ def restore_checkpoint(path: str | Path, target: Stateful) -> None:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         target.load_state_dict(before)
         raise CheckpointError(f"{path} does not fit: {error!r}; nothing has changed") from error
+    return state
 
 
 def upgrade_checkpoint(path: str | Path) -> tuple[int, int]:
@@ -109,7 +123,12 @@ def migrate_0_to_1(state: State) -> State:
     return {**rest, "counters": {new: state[old] for old, new in renamed.items()}}
 
 
-MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1,)
+def migrate_1_to_2(state: State) -> State:
+    """Until then there was one rank."""
+    return {**state, "other_ranks": []}
+
+
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1, migrate_1_to_2)
 
 
 def _read(path: Path) -> tuple[int, State]:

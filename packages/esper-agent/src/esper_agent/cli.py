@@ -13,6 +13,7 @@ import numpy as np
 from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
+from esper_agent.distributed import LostRanksError, Ranks, join_ranks
 from esper_agent.evaluation import evaluate_policy
 from esper_agent.profiling import describe_profile
 from esper_agent.report import write_report
@@ -43,14 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "; the run continues from its last checkpoint with --resume" if options.command is train else ""
         print(f"\nstopped at once{hint}", flush=True)
         return INTERRUPTED
-    except (RunError, CheckpointError) as error:
+    except (RunError, CheckpointError, LostRanksError) as error:
         print(f"esper-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
 
 
 def train(options: argparse.Namespace) -> None:
-    """Start or continue a run."""
+    """Start or continue a run, together with the other ranks if torchrun started this process."""
+    with join_ranks() as ranks:
+        run = _train(options, ranks)
+        if ranks.leads:
+            _say_finished(run, profile=options.profile)
+
+
+def _train(options: argparse.Namespace, ranks: Ranks) -> RunDirectory:
     run = RunDirectory(options.run_dir)
     given = {name: getattr(options, name) for name in RunConfig.__dataclass_fields__ if hasattr(options, name)}
     if "agent" in given:
@@ -59,12 +67,17 @@ def train(options: argparse.Namespace) -> None:
         if given:
             superfluous = ", ".join(_as_typed(name) for name in sorted(given))
             options.parser.error(f"--resume takes its settings from {run.config_file}; leave out {superfluous}")
-        resume_run(run, progress_bar=options.progress, profile=options.profile)
+        resume_run(run, progress_bar=options.progress, profile=options.profile, ranks=ranks)
     elif "env_id" not in given:
         options.parser.error("name an environment, such as Esper-v0, or continue the run in --run-dir with --resume")
     else:
-        start_run(run, RunConfig(**given), progress_bar=options.progress, profile=options.profile)
-    if options.profile:
+        config = RunConfig(**given)
+        start_run(run, config, progress_bar=options.progress, profile=options.profile, ranks=ranks)
+    return run
+
+
+def _say_finished(run: RunDirectory, *, profile: bool) -> None:
+    if profile:
         print(describe_profile(run.profile_directory), flush=True)
     print(f"finished: {run.latest_checkpoint()}, learning curve in {run.picture_file}", flush=True)
 
@@ -131,8 +144,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="where everything of the run goes")
     parser.add_argument("--resume", action="store_true", help="continue the run in DIR from its newest checkpoint")
     numbers = {
-        "total_timesteps": "environment steps of the run",
-        "n_envs": "environments side by side",
+        "total_timesteps": "environment steps of the run, over all environments",
+        "n_envs": "environments side by side; under torchrun in total, a multiple of the number of ranks",
         "seed": "seed of agent and environments",
         "checkpoint_every": "environment steps between checkpoints",
         "keep_checkpoints": "how many of the newest checkpoints stay",
@@ -140,7 +153,9 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     for name, meaning in numbers.items():
         flag, text = f"--{name.replace('_', '-')}", f"{meaning} ({getattr(defaults, name)})"
         parser.add_argument(flag, type=int, default=unset, metavar="N", help=text)
-    parser.add_argument("--device", default=unset, help=f"the learner's device ({defaults.device})")
+    parser.add_argument(
+        "--device", default=unset, help=f"cpu or cuda; under torchrun each rank has its own GPU ({defaults.device})"
+    )
     parser.add_argument(
         "--set", dest="agent", type=_agent_setting, action="append", default=unset, metavar="NAME=VALUE",
         help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.actions import ActionSpec
+from esper_agent.distributed import ALONE, Ranks
 
 MASKED_LOGIT = -1e4
 
@@ -75,19 +76,19 @@ class FactoredDistribution:
         """Probabilities of all cells; exactly 0 where illegal."""
         return torch.softmax(self.scores, dim=1)
 
-    def sample(self, generator: torch.Generator | None) -> Tensor:
+    def sample(self, generator: torch.Generator | None, ranks: Ranks = ALONE) -> Tensor:
         """Draw actions [heads, ...], or take the most likely ones when there is no generator."""
-        values = self.scores.argmax(1) if generator is None else self._draw(generator)
+        values = self.scores.argmax(1) if generator is None else self._draw(generator, ranks)
         if self.spec.rows == 1:
             return values
         rows = split_rows(self.spec, values)
         return torch.cat([values[:1], rows.gather(0, values[:1, None].expand(1, *rows.shape[1:]))[0]])
 
-    def _draw(self, generator: torch.Generator) -> Tensor:
+    def _draw(self, generator: torch.Generator, ranks: Ranks) -> Tensor:
         """A value for every cell, by inversion: where the cumulative probability passes a uniform number."""
         cumulative = self.p.cumsum(1)
         total = cumulative[:, -1:]
-        uniform = torch.rand(total.shape, generator=generator, device=total.device)
+        uniform = ranks.uniform(total.shape, generator, total.device)
         # Below the total by more than rounding can undo, so that the last legal value is never passed.
         return (cumulative <= uniform * total * (1 - 1e-6)).sum(1)
 

@@ -22,12 +22,13 @@ from esper_agent.config import DEFAULT_GAMMA
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
-def make_vector_env(env: str | AnyEnv, n_envs: int) -> VectorEnv[Any, Any, Any]:
+def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> VectorEnv[Any, Any, Any]:
     """A vector environment from an id, a single environment or a vector environment.
 
     Args:
         env: an id such as "CartPole-v1" or "package:Id-v0", or an environment.
         n_envs: how many environments to make from an id.
+        device: where those compute that can choose.
     """
     if isinstance(env, VectorEnv):
         return env
@@ -41,7 +42,7 @@ def make_vector_env(env: str | AnyEnv, n_envs: int) -> VectorEnv[Any, Any, Any]:
         return gymnasium.make_vec(spec, n_envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
     creator = spec.vector_entry_point
     offered = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator).parameters
-    wanted: dict[str, Any] = {"output": "torch", "autoreset_mode": "same_step"}
+    wanted: dict[str, Any] = {"output": "torch", "autoreset_mode": "same_step", "device": device}
     return gymnasium.make_vec(spec, n_envs, **{key: value for key, value in wanted.items() if key in offered})
 
 

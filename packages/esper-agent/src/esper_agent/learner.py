@@ -1,6 +1,6 @@
 """The update: anchor the rollout at the policy that collected it, then learn from whole sequences."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from stable_baselines3.common.utils import FloatSchedule
@@ -10,9 +10,10 @@ from esper_agent.acting import autocast
 from esper_agent.compilation import Compilation
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
-from esper_agent.diagnostics.lstm import lstm_summary
-from esper_agent.diagnostics.ratios import ratio_extremes
-from esper_agent.loss import LossSettings, Targets, ppo_loss
+from esper_agent.diagnostics.lstm import lstm_summary, pooled_summary
+from esper_agent.diagnostics.ratios import ratio_extremes, worst_of_ranks
+from esper_agent.distributed import ALONE, Ranks
+from esper_agent.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
 from esper_agent.optimization import GroupedAdamW
 from esper_agent.policy import Evaluation, Policy
 from esper_agent.rollout import RolloutBuffer, SequenceBatch, Sequences, generalized_advantages, next_values
@@ -55,15 +56,19 @@ class Learner:
         config: settings.
         gamma: discount.
         shuffle: generator that orders the sequences.
+        ranks: learn as one process with the rollouts of all of them would.
     """
 
-    def __init__(self, policy: Policy, config: PPOConfig, gamma: float, shuffle: torch.Generator) -> None:
-        self.policy, self.config, self.gamma, self.shuffle = policy, config, gamma, shuffle
+    def __init__(
+        self, policy: Policy, config: PPOConfig, gamma: float, shuffle: torch.Generator, ranks: Ranks = ALONE
+    ) -> None:
+        self.policy, self.config, self.gamma, self.shuffle, self.ranks = policy, config, gamma, shuffle, ranks
         self.device = policy.padding.device
         self.entropy = EntropySchedule(policy.actions.heads, config.ent_coef)
         self.learning_rate = FloatSchedule(config.learning_rate)
         self.clip_range = FloatSchedule(config.clip_range)
         self.optimizer = GroupedAdamW(policy.parameter_groups(), config)
+        ranks.copy_from_leader(flat.data for flat in self.optimizer.flat.values())
         self.counters = Counters()
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
@@ -88,6 +93,7 @@ class Learner:
             last_values: normalised values after the rollout, [environments].
             progress_remaining: share of the training that remains.
         """
+        batch = in_union(batch, buffer.n_envs, self.ranks)
         partition = self.partition(batch.count)
         anchor = self.anchor(batch, partition)
         targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
@@ -106,7 +112,7 @@ class Learner:
         stats = collect_update_stats(minibatches, rollout_stats, context)
         self.counters.rollouts, self.counters.optimizer_steps = stats.rollouts, stats.optimizer_steps
         if self.policy.normalizer is not None:
-            self.policy.normalizer.update(buffer.observations.flatten(0, 1)[batch.decided])
+            self.policy.normalizer.update(buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
         return stats
 
     def partition(self, sequences: int) -> list[Tensor]:
@@ -143,14 +149,14 @@ class Learner:
         """Advantages and returns of the rollout, in the units in which the loss takes them."""
         normalizer, decided = self.policy.values, batch.decided
         if self.counters.rollouts == 0:
-            normalizer.start(self._rewards_to_go(buffer).flatten()[decided])
+            normalizer.start(self._rewards_to_go(buffer).flatten()[decided], self.ranks)
         values = normalizer.denormalize(buffer.to_time(anchor.values))
         following = normalizer.denormalize(next_values(buffer, buffer.to_time(anchor.values), last_values))
         advantages = self._advantages(buffer, values, following, self.config.gae_lambda)
         returns = values + advantages
-        normalizer.update(returns.flatten()[decided])
+        normalizer.update(returns.flatten()[decided], self.ranks)
         floor = self.config.advantage_floor * normalizer.deviation
-        scaled = normalize_advantages(advantages, decided, floor.float())
+        scaled = normalize_advantages(advantages, decided, floor.float(), self.ranks)
         targets = Targets(
             anchor.head_log_probs,
             anchor.p,
@@ -159,8 +165,8 @@ class Learner:
             buffer.to_sequences(normalizer.normalize(returns)),
             buffer.to_sequences(scaled),
         )
-        fields = (values, returns, advantages, scaled, buffer.to_time(anchor.hidden))
-        return targets, self._rollout_stats(*(field.flatten(0, 1)[decided] for field in fields))
+        fields = (self.ranks.join(field.flatten()[decided]) for field in (values, returns, advantages, scaled))
+        return targets, self._rollout_stats(buffer.to_time(anchor.hidden).flatten(0, 1)[decided], *fields)
 
     def _advantages(self, buffer: RolloutBuffer, values: Tensor, following: Tensor, decay: float) -> Tensor:
         return generalized_advantages(
@@ -173,9 +179,10 @@ class Learner:
         return self._advantages(buffer, nothing, nothing, 1.0)
 
     def _rollout_stats(
-        self, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor, hidden: Tensor
+        self, hidden: Tensor, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor
     ) -> RolloutStats:
-        rms, _, saturation, lost = lstm_summary(hidden, self.config.detectors.lstm_saturation_level).unbind()
+        summary = lstm_summary(hidden, self.config.detectors.lstm_saturation_level)
+        rms, _, saturation, lost = pooled_summary(summary, hidden.numel(), self.ranks).unbind()
         value_std, value_mean = torch.std_mean(values, correction=0)
         return_std, return_mean = torch.std_mean(returns, correction=0)
         return RolloutStats(
@@ -188,7 +195,7 @@ class Learner:
             normalized_advantage=advantage_stats(scaled),
             lstm_rms=rms,
             lstm_saturation=saturation,
-            nonfinite=(~returns.isfinite()).sum() + lost * hidden.numel(),
+            nonfinite=(~returns.isfinite()).sum() + lost * (len(returns) * hidden.shape[1]),
         )
 
     def settings(self, progress_remaining: float) -> LossSettings:
@@ -220,14 +227,12 @@ class Learner:
         self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor
     ) -> MinibatchStats:
         """One optimiser step, unless the policy has moved too far or a number is not finite."""
-        loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
-        self.optimizer.zero_grad()
-        loss.total.backward()
+        loss = self._differentiate(batch, targets, settings)
         clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
         finite = clip.pre.isfinite() & loss.total.detach().isfinite()
         proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
         self.optimizer.step(proceed)
-        ratios = ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten())
+        ratios = worst_of_ranks(ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten()), self.ranks)
         return MinibatchStats(
             active=active,
             stepped=proceed,
@@ -248,8 +253,32 @@ class Learner:
             nonfinite=(~finite).long(),
         )
 
+    def _differentiate(self, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
+        """The loss over the minibatches of all ranks; its gradients are left in the optimiser."""
+        loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
+        if self.ranks.several:
+            loss = share_of(loss, settings, *self.ranks.sum(loss.steps, loss.choices))
+        self.optimizer.zero_grad()
+        loss.total.backward()
+        return self._add_up(loss) if self.ranks.several else loss
 
-def normalize_advantages(advantages: Tensor, decided: Tensor, floor: Tensor) -> Tensor:
-    """Centre and scale by the moments of the decision steps; a spread below the floor is not blown up."""
-    std, mean = torch.std_mean(advantages.flatten()[decided], correction=0)
+    def _add_up(self, share: Loss) -> Loss:
+        """Sum the shares of all ranks, and their gradients, in one message."""
+        gradients = self.optimizer.gradients
+        summed = self.ranks.sum(*gradients, *(getattr(share, name) for name in SHARED))
+        torch._foreach_copy_(gradients, summed[: len(gradients)])
+        return replace(share, **dict(zip(SHARED, summed[len(gradients) :], strict=True)))
+
+
+def in_union(batch: Sequences, n_envs: int, ranks: Ranks) -> Sequences:
+    """The same with the step indices of one rollout with the environments of all ranks."""
+    if not ranks.several:
+        return batch
+    time, env = batch.index // n_envs, batch.index % n_envs
+    return replace(batch, index=(time * ranks.size + ranks.rank) * n_envs + env)
+
+
+def normalize_advantages(advantages: Tensor, decided: Tensor, floor: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Centre and scale by the moments of all ranks' decision steps; a spread below the floor is not blown up."""
+    std, mean = torch.std_mean(ranks.join(advantages.flatten()[decided]), correction=0)
     return (advantages - mean) / torch.maximum(std, floor)

@@ -1,6 +1,6 @@
 """The PPO loss, as pure functions of what the policy says now, what it said at the anchor, and the targets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -76,7 +76,7 @@ def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, set
     policy = -(surrogate(head_log_ratios, targets.advantages, settings) * weights).sum()
     value = (value_loss(evaluation.values, targets, settings) * weights).sum()
     entropy, choices = entropies(distribution, batch)
-    total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
+    total = weigh(policy, value, entropy, settings)
     with torch.no_grad():
         log_ratio = head_log_ratios.sum(0)
         moved = torch.expm1(log_ratio)
@@ -87,6 +87,40 @@ def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, set
         total, policy, value, entropy, choices, approx_kl, exact_kl, clip_fraction, head_log_ratios,
         decisions.sum(),
     )  # fmt: skip
+
+
+def weigh(policy: Tensor, value: Tensor, entropy: Tensor, settings: LossSettings) -> Tensor:
+    """The number that is minimised."""
+    return policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
+
+
+def share_of(loss: Loss, settings: LossSettings, steps: Tensor, choices: Tensor) -> Loss:
+    """What one rank contributes to the means over the decision steps of all ranks: the shares sum to them.
+
+    Args:
+        loss: over this rank's decision steps.
+        settings: of the loss.
+        steps: decision steps of all ranks.
+        choices: those of each head with a choice, of all ranks.
+    """
+    of_steps, of_choices = loss.steps / steps.clamp(min=1), loss.choices / choices.clamp(min=1)
+    policy, value, entropy = loss.policy * of_steps, loss.value * of_steps, loss.entropy * of_choices
+    return replace(
+        loss,
+        total=weigh(policy, value, entropy, settings),
+        policy=policy,
+        value=value,
+        entropy=entropy,
+        approx_kl=loss.approx_kl * of_steps,
+        exact_kl=loss.exact_kl * of_steps,
+        clip_fraction=loss.clip_fraction * of_steps,
+        steps=steps,
+        choices=choices,
+    )
+
+
+SHARED = ("total", "policy", "value", "entropy", "approx_kl", "exact_kl", "clip_fraction")
+"""The fields of a share that have to be summed over the ranks."""
 
 
 def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:

@@ -6,9 +6,12 @@ combined by `merge`.
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
+
+from esper_agent.distributed import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ def merge(first: Moments, second: Moments) -> Moments:
     return Moments(count, mean, variance)
 
 
+def pool(own: Moments, ranks: Ranks) -> Moments:
+    """The moments of the samples of all ranks together."""
+    if not ranks.several:
+        return own
+    columns = (ranks.join(part[None]) for part in (own.count, own.mean, own.variance))
+    return reduce(merge, [Moments(*row) for row in zip(*columns, strict=True)])
+
+
 class RunningMoments(nn.Module):
     """Moments of all samples so far, or of about the last `window` samples.
 
@@ -56,11 +67,11 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
-    def update(self, sample: Tensor) -> None:
-        """Take in a sample of shape [n, *shape]."""
-        limit = (self.window - 1) * sample.shape[0]
-        past = Moments(self.count.clamp(max=limit), self.mean, self.variance)
-        merged = merge(past, moments_of(sample))
+    def update(self, sample: Tensor, ranks: Ranks = ALONE) -> None:
+        """Take in a sample of shape [n, *shape], and those of the other ranks."""
+        new = pool(moments_of(sample), ranks)
+        past = Moments(self.count.clamp(max=(self.window - 1) * new.count), self.mean, self.variance)
+        merged = merge(past, new)
         self.count.copy_(merged.count)
         self.mean.copy_(merged.mean)
         self.variance.copy_(merged.variance)
@@ -84,9 +95,9 @@ class ObservationNormalizer(nn.Module):
         """Normalised observations, within the clip."""
         return torch.addcmul(self.shift, observations, self.scale).clamp_(-self.clip, self.clip)
 
-    def update(self, observations: Tensor) -> None:
-        """Take in the observations of a rollout, [n, size]."""
-        self.moments.update(observations)
+    def update(self, observations: Tensor, ranks: Ranks = ALONE) -> None:
+        """Take in the observations of a rollout, [n, size], and those of the other ranks."""
+        self.moments.update(observations, ranks)
         deviation = self.moments.variance.sqrt()
         # A component that does not vary carries nothing: leave its scale alone.
         scale = torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 1.0)
@@ -120,15 +131,15 @@ class ValueNormalizer(nn.Module):
         return (values * self.deviation + self.moments.mean).float()
 
     @torch.no_grad()
-    def start(self, returns: Tensor) -> None:
+    def start(self, returns: Tensor, ranks: Ranks = ALONE) -> None:
         """Set the first units, before the critic has learnt any values worth keeping."""
-        self.moments.update(returns)
+        self.moments.update(returns, ranks)
 
     @torch.no_grad()
-    def update(self, returns: Tensor) -> None:
-        """Take in a rollout's returns and correct the layer."""
+    def update(self, returns: Tensor, ranks: Ranks = ALONE) -> None:
+        """Take in a rollout's returns, and those of the other ranks, and correct the layer."""
         mean, deviation = self.moments.mean.clone(), self.deviation
-        self.moments.update(returns)
+        self.moments.update(returns, ranks)
         layer = self._output[0]
         layer.weight.mul_(deviation / self.deviation)
         layer.bias.copy_((layer.bias * deviation + mean - self.moments.mean) / self.deviation)

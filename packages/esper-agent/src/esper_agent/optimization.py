@@ -38,6 +38,11 @@ class GroupedAdamW:
         """The flat parameters by group, for clipping."""
         return {name: [flat] for name, flat in self.flat.items()}
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The flat gradients, in the order of the groups."""
+        return [flat.grad for flat in self.flat.values() if flat.grad is not None]
+
     def set_learning_rate(self, value: float) -> None:
         """Step by this rate from now on."""
         for group in self.adam.param_groups:
@@ -45,7 +50,7 @@ class GroupedAdamW:
 
     def zero_grad(self) -> None:
         """Clear the gradients where they are: they are views and must stay."""
-        torch._foreach_zero_([flat.grad for flat in self.flat.values() if flat.grad is not None])
+        torch._foreach_zero_(self.gradients)
 
     def step(self, proceed: Tensor) -> None:
         """Take a step if the flag is set; else nothing changes, neither parameters nor moments."""

@@ -7,7 +7,6 @@ model.save("model.ckpt")
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,26 +15,26 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import configure_logger, get_device
 
 from esper_agent.acting import act
 from esper_agent.actions import ActionSpec, to_environment, user_masks
-from esper_agent.checkpoint import load_checkpoint, restore_checkpoint, save_checkpoint
+from esper_agent.callbacks import MaybeCallback, as_callbacks
+from esper_agent.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
+from esper_agent.distributed import ALONE, Ranks
 from esper_agent.envs import AnyEnv, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
 from esper_agent.learner import Counters, Learner
 from esper_agent.policy import Policy, check_shapes
 from esper_agent.rollout import RolloutBuffer
 from esper_agent.runner import Runner
 from esper_agent.schedules import describe, restore
-from esper_agent.stats import UpdateStats
+from esper_agent.stats import UpdateStats, flatten_stats
 
 Array = NDArray[Any]
-
-MaybeCallback = BaseCallback | list[BaseCallback] | Callable[[dict[str, Any], dict[str, Any]], bool] | None
 
 
 class FactoredRecurrentPPO:
@@ -43,11 +42,12 @@ class FactoredRecurrentPPO:
 
     Args:
         env: an id, a Gymnasium environment or a Gymnasium vector environment.
-        n_envs: how many environments to make when `env` is an id.
+        n_envs: how many environments to make when `env` is an id, over all ranks.
         seed: seed of everything random; None draws one.
         device: "auto", "cpu" or "cuda".
         verbose: 1 prints the log as a table.
         tensorboard_log: directory for TensorBoard; None for none.
+        ranks: who trains the policy together, see `join_ranks`; an `env` that is no id is then this rank's own.
         **settings: the fields of `PPOConfig`.
     """
 
@@ -60,12 +60,13 @@ class FactoredRecurrentPPO:
         device: str = "cpu",
         verbose: int = 0,
         tensorboard_log: str | None = None,
+        ranks: Ranks = ALONE,
         **settings: Any,
     ) -> None:
         self.config = make_config(settings)
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self.device = get_device(device)
-        self.verbose, self.tensorboard_log = verbose, tensorboard_log
+        self.ranks = ranks
+        self.seed = ranks.gather(int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)[0]
+        self.device, self.verbose, self.tensorboard_log = get_device(device), verbose, tensorboard_log
         self.set_env(env, n_envs)
 
     def _build(self, observations: ObservationEncoder, actions: ActionSpec) -> None:
@@ -77,7 +78,7 @@ class FactoredRecurrentPPO:
             self.policy = Policy(observations.size, actions, network).to(self.device)
         self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
         shuffle = torch.Generator().manual_seed(self.seed)
-        self.learner = Learner(self.policy, self.config, self.gamma, shuffle)
+        self.learner = Learner(self.policy, self.config, self.gamma, shuffle, self.ranks)
         self.monitor = Monitor(self.config.detectors, self.config.max_grad_norm)
         self.events: list[Event] = []
         self.last_events: list[Event] = []
@@ -93,16 +94,18 @@ class FactoredRecurrentPPO:
         Raises:
             ValueError: when its spaces, heads or gamma are not the agent's.
         """
-        vector_env = make_vector_env(env, n_envs)
+        n_envs = self.ranks.share(n_envs) if isinstance(env, str) else n_envs
+        vector_env = make_vector_env(env, n_envs, str(self.device))
         gamma = resolve_gamma(vector_env, self.config.gamma)
-        tensor_env = TensorEnv(vector_env, self.device, self.seed, check_masks=self.config.check_masks)
+        first_seed = self.seed + self.ranks.rank * self._check_rows(vector_env.num_envs)
+        tensor_env = TensorEnv(vector_env, self.device, first_seed, check_masks=self.config.check_masks)
         check_minibatches(self.config, tensor_env.num_envs)
         if not hasattr(self, "policy"):
             self.gamma = gamma
             self._build(tensor_env.encoder, tensor_env.actions)
         self._check_same(tensor_env, gamma)
         self.env = tensor_env
-        self.runner = Runner(tensor_env, self.policy, self.config.precision, self.action_generator)
+        self.runner = Runner(tensor_env, self.policy, self.config.precision, self.action_generator, self.ranks)
         self.buffer = RolloutBuffer(
             self.config.n_steps,
             tensor_env.num_envs,
@@ -111,6 +114,13 @@ class FactoredRecurrentPPO:
             tensor_env.actions,
             self.policy.initial_state(tensor_env.num_envs),
         )
+
+    def _check_rows(self, num_envs: int) -> int:
+        """The number of environments of this rank, which must be that of every rank."""
+        everywhere = self.ranks.gather(num_envs)
+        if len(set(everywhere)) > 1:
+            raise ValueError(f"the ranks have {everywhere} environments; allowed: the same number everywhere")
+        return num_envs
 
     def _check_same(self, env: TensorEnv, gamma: float) -> None:
         own = {"observations": self.observation_encoder, "actions": self.action_spec, "gamma": self.gamma}
@@ -121,7 +131,7 @@ class FactoredRecurrentPPO:
 
     @property
     def num_timesteps(self) -> int:
-        """Environment steps so far, over all environments."""
+        """Environment steps so far, over all environments of all ranks."""
         return self.learner.counters.env_steps
 
     @property
@@ -176,26 +186,35 @@ class FactoredRecurrentPPO:
         if reset:
             self.learner.counters.env_steps = 0
         if not self._custom_logger:
-            self._logger = configure_logger(self.verbose, self.tensorboard_log, tb_log_name, reset)
-        parts = as_callbacks(callback) + ([ProgressBarCallback()] if progress_bar else [])
+            outputs = (self.verbose, self.tensorboard_log) if self.ranks.leads else (0, None)
+            self._logger = configure_logger(*outputs, tb_log_name, reset)
+        parts = as_callbacks(callback) + ([ProgressBarCallback()] if progress_bar and self.ranks.leads else [])
         everything = CallbackList(parts)
         everything.init_callback(self)  # type: ignore[arg-type]
         return everything
 
     def collect(self, callback: BaseCallback) -> bool:
-        """Play until the rollout is complete; False when a callback stops the training."""
+        """Play until the rollout is complete; False when a callback, on any rank, stops the training."""
         callback.on_rollout_start()
+        ends = self.ranks.gather((self._play(callback), self.num_timesteps))
+        self.learner.counters.env_steps = max(steps for _, steps in ends)
+        if not all(complete for complete, _ in ends):
+            return False
+        finished = self.ranks.gather(self.runner.finished_episodes(self.buffer))
+        self.ep_info_buffer.extend({"r": total, "l": length} for episodes in finished for total, length in episodes)
+        callback.on_rollout_end()
+        return True
+
+    def _play(self, callback: BaseCallback) -> bool:
+        """Fill this rank's rollout; False when a callback objects."""
         while not self.buffer.full:
             transition = self.runner.step(self.buffer)
-            self.learner.counters.env_steps += self.env.num_envs
+            self.learner.counters.env_steps += self.env.num_envs * self.ranks.size
             dones = (transition.terminated | transition.truncated).cpu().numpy()
             rewards, infos = transition.rewards, transition.infos
             callback.update_locals({"dones": dones, "rewards": rewards, "infos": infos, "self": self})
             if not callback.on_step():
                 return False
-        episodes = self.runner.finished_episodes(self.buffer)
-        self.ep_info_buffer.extend({"r": total, "l": length} for total, length in episodes)
-        callback.on_rollout_end()
         return True
 
     def update(self) -> UpdateStats:
@@ -249,8 +268,8 @@ class FactoredRecurrentPPO:
         return action, tuple(part.cpu().numpy() for part in chosen.state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a run needs to go on exactly as if it had not stopped."""
-        env = self.env.env.unwrapped
+        """Everything that this rank needs to go on exactly as if it had not stopped."""
+        own = self._own_state()
         return {
             "config": describe(asdict(self.config)),
             "observations": describe(asdict(self.observation_encoder)),
@@ -268,13 +287,23 @@ class FactoredRecurrentPPO:
             },
             "detectors": self.monitor.state_dict(),
             "episodes": [[episode["r"], episode["l"]] for episode in self.ep_info_buffer],
+            **own,
+            "other_ranks": [own] * (self.ranks.size - 1),
+        }
+
+    def _own_state(self) -> dict[str, Any]:
+        """What differs from rank to rank."""
+        env = self.env.env.unwrapped
+        return {
             "env": env.state_dict() if hasattr(env, "state_dict") else None,
             "runner": self.runner.state_dict(),
             "rollout": self.buffer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved state; playing goes on in mid-episode if the environment can restore its own state.
+        """Take over a saved state.
+
+        Playing goes on in mid-episode if the environment can restore its own state and the ranks are as many as before.
 
         Raises:
             ValueError: when the state belongs to another network; nothing has changed then.
@@ -290,15 +319,25 @@ class FactoredRecurrentPPO:
         self.ep_info_buffer.clear()
         self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
         self._total_timesteps = state["total_timesteps"]
+        by_rank = [state, *state["other_ranks"]]
+        if len(by_rank) == self.ranks.size:
+            self._load_own_state(by_rank[self.ranks.rank])
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
         env = self.env.env.unwrapped
-        if state["env"] is not None and hasattr(env, "load_state_dict"):
-            env.load_state_dict(state["env"])
-            self.runner.load_state_dict(state["runner"])
-            self.buffer.load_state_dict(state["rollout"])
+        if own["env"] is not None and hasattr(env, "load_state_dict"):
+            env.load_state_dict(own["env"])
+            self.runner.load_state_dict(own["runner"])
+            self.buffer.load_state_dict(own["rollout"])
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint: pickle-free and atomic."""
-        save_checkpoint(path, self.state_dict())
+        """Write a checkpoint: pickle-free and atomic. All ranks call this together; one file holds them all."""
+        state = self.state_dict()
+        if self.ranks.several:
+            state["other_ranks"] = self.ranks.gather_to_leader(portable(self._own_state()))[1:]
+        if self.ranks.leads:
+            save_checkpoint(path, state)
+        self.ranks.wait()
 
     def restore(self, path: str | Path) -> None:
         """Go on exactly where a checkpoint was taken, in the same kind of environment; completely or not at all."""
@@ -320,7 +359,7 @@ class FactoredRecurrentPPO:
         state = load_checkpoint(path)
         saved = {name: restore(name, value) for name, value in state["config"].items() if name not in settings}
         model = cls(env, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
-        model.load_state_dict({**state, "env": None})
+        model.load_state_dict({**state, "env": None, "other_ranks": []})
         return model
 
     def _progress_remaining(self) -> float:
@@ -358,23 +397,3 @@ class FactoredRecurrentPPO:
         record("time/time_elapsed", int(seconds), exclude="tensorboard")
         record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
         self.logger.dump(step=self.num_timesteps)
-
-
-def as_callbacks(callback: MaybeCallback) -> list[BaseCallback]:
-    """Any form of callback as a list."""
-    if callback is None:
-        return []
-    if isinstance(callback, BaseCallback):
-        return [callback]
-    return list(callback) if isinstance(callback, Sequence) else [ConvertCallback(callback)]
-
-
-def flatten_stats(stats: UpdateStats) -> dict[str, float]:
-    """The numbers of an update by path, such as entropy/op or advantage/std."""
-    flat: dict[str, float] = {}
-    for name, value in asdict(stats).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}/{key}": float(part) for key, part in value.items()}
-        elif not isinstance(value, str):
-            flat[name] = float(value)
-    return flat

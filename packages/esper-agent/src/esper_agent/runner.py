@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.acting import act, predict_values
+from esper_agent.distributed import ALONE, Ranks
 from esper_agent.envs import TensorEnv, Transition
 from esper_agent.policy import Policy
 from esper_agent.recurrent import State
@@ -21,10 +22,13 @@ class Runner:
         policy: chooses the actions.
         precision: of the run.
         generator: draws the actions.
+        ranks: whose environments these are a part of.
     """
 
-    def __init__(self, env: TensorEnv, policy: Policy, precision: str, generator: torch.Generator) -> None:
-        self.env, self.policy, self.precision, self.generator = env, policy, precision, generator
+    def __init__(
+        self, env: TensorEnv, policy: Policy, precision: str, generator: torch.Generator, ranks: Ranks = ALONE
+    ) -> None:
+        self.env, self.policy, self.precision, self.generator, self.ranks = env, policy, precision, generator, ranks
         self.observations = env.first_observations
         self.masks = env.first_masks
         self.starts = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -36,7 +40,14 @@ class Runner:
     def step(self, buffer: RolloutBuffer) -> Transition:
         """Act once in all environments and store what happened."""
         chosen = act(
-            self.policy, self.precision, self.observations, self.state, self.starts, self.masks, self.generator
+            self.policy,
+            self.precision,
+            self.observations,
+            self.state,
+            self.starts,
+            self.masks,
+            self.generator,
+            self.ranks,
         )
         transition = self.env.step(chosen.actions)
         step = Step(

@@ -25,12 +25,13 @@ class RunConfig:
 
     Attributes:
         env_id: id of the environment.
-        n_envs: environments side by side.
+        n_envs: environments side by side, over all ranks.
         total_timesteps: environment steps of the whole run.
         seed: seed of the agent and of the environments.
         device: the learner's device.
         checkpoint_every: environment steps between checkpoints.
         keep_checkpoints: how many of the newest checkpoints stay.
+        ranks: processes that the run was started on.
         agent: settings of the agent; those left out have their defaults.
     """
 
@@ -41,6 +42,7 @@ class RunConfig:
     device: str = "cpu"
     checkpoint_every: int = 20_000
     keep_checkpoints: int = 3
+    ranks: int = 1
     agent: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The statistics of one update: tensors while it runs, plain numbers after one transfer to the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -225,3 +225,14 @@ def _gradient_norms(active: Columns, groups: tuple[str, ...]) -> dict[str, Any]:
 
 def _by_name(names: tuple[str, ...], values: NDArray[np.float64]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def flatten_stats(stats: UpdateStats) -> dict[str, float]:
+    """The numbers of an update by path, such as entropy/op or advantage/std."""
+    flat: dict[str, float] = {}
+    for name, value in asdict(stats).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}/{key}": float(part) for key, part in value.items()}
+        elif not isinstance(value, str):
+            flat[name] = float(value)
+    return flat

@@ -11,9 +11,11 @@ from types import FrameType
 import gymnasium
 from esper_env.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
 
 from esper_agent.action_shares import ActionShares
 from esper_agent.checkpoint import restore_checkpoint
+from esper_agent.distributed import ALONE, Ranks
 from esper_agent.learning_curve import draw_learning_curve
 from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.profiling import ProfileRun
@@ -36,11 +38,12 @@ class CheckpointRun(BaseCallback):
         run: where the checkpoints go.
         every: environment steps between them.
         keep: how many of the newest stay.
+        ranks: who saves together.
     """
 
-    def __init__(self, run: RunDirectory, every: int, keep: int) -> None:
+    def __init__(self, run: RunDirectory, every: int, keep: int, ranks: Ranks = ALONE) -> None:
         super().__init__()
-        self.run, self.every, self.keep = run, every, keep
+        self.run, self.every, self.keep, self.ranks = run, every, keep, ranks
         self.next_save = 0
         self.stop_requested = False
 
@@ -51,14 +54,16 @@ class CheckpointRun(BaseCallback):
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
         path = self.run.checkpoint_file(self.model.num_timesteps)
-        path.parent.mkdir(exist_ok=True)
+        if self.ranks.leads:
+            path.parent.mkdir(exist_ok=True)
         self.model.save(path)
-        self.run.prune_checkpoints(self.keep)
+        if self.ranks.leads:
+            self.run.prune_checkpoints(self.keep)
         self.next_save = self.model.num_timesteps + self.every
         return path
 
     def _on_rollout_start(self) -> None:
-        if self.stop_requested:
+        if any(self.ranks.gather(self.stop_requested)):
             raise Interrupted(self.save())
         if self.model.num_timesteps >= self.next_save:
             self.save()
@@ -67,39 +72,52 @@ class CheckpointRun(BaseCallback):
         return True
 
 
-def start_run(run: RunDirectory, config: RunConfig, *, progress_bar: bool, profile: bool = False) -> None:
+def start_run(
+    run: RunDirectory, config: RunConfig, *, progress_bar: bool, profile: bool = False, ranks: Ranks = ALONE
+) -> None:
     """Train from the beginning in a new run directory.
 
     Raises:
         RunError: when the directory is not empty or cannot be written.
         Interrupted: after Ctrl-C, with the state saved.
+        LostRanksError: when another rank has died.
     """
-    model = build_model(config)
+    model = build_model(config, ranks)
     # Every setting is written down, so that a later default cannot change a resumed run.
-    config = replace(config, agent=describe(asdict(model.config)))
+    config = replace(config, ranks=ranks.size, agent=describe(asdict(model.config)))
     with _explaining_failed_writes(run):
-        run.create(config)
+        if ranks.leads:
+            run.create(config)
         _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
-def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False) -> None:
+def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, ranks: Ranks = ALONE) -> None:
     """Continue a run from its newest checkpoint to its end.
 
     Raises:
         RunError: when the directory holds no run or cannot be written.
         CheckpointError: when the checkpoint cannot be read or written.
         Interrupted: after Ctrl-C, with the state saved.
+        LostRanksError: when another rank has died.
     """
     config = run.read_config()
-    model = build_model(config)
+    model = build_model(config, ranks)
     if run.checkpoints():
-        restore_checkpoint(run.latest_checkpoint(), model)
+        state = restore_checkpoint(run.latest_checkpoint(), model)
+        _note_other_ranks(1 + len(state["other_ranks"]), ranks)
     with _explaining_failed_writes(run):
-        run.sweep()
+        if ranks.leads:
+            run.sweep()
         _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
-def build_model(config: RunConfig) -> FactoredRecurrentPPO:
+def _note_other_ranks(before: int, ranks: Ranks) -> None:
+    if before != ranks.size and ranks.leads:
+        note = "what was learnt goes on, all environments begin new episodes"
+        print(f"the checkpoint was taken on {before} ranks, this is a run on {ranks.size}: {note}", flush=True)
+
+
+def build_model(config: RunConfig, ranks: Ranks = ALONE) -> FactoredRecurrentPPO:
     """The agent of a run, at its beginning.
 
     Raises:
@@ -108,7 +126,7 @@ def build_model(config: RunConfig) -> FactoredRecurrentPPO:
     try:
         settings = {name: restore(name, value) for name, value in config.agent.items()}
         return FactoredRecurrentPPO(
-            config.env_id, n_envs=config.n_envs, seed=config.seed, device=config.device, **settings
+            config.env_id, n_envs=config.n_envs, seed=config.seed, device=config.device, ranks=ranks, **settings
         )
     except (ValueError, TypeError, RuntimeError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot train in {config.env_id}: {error}") from error
@@ -117,10 +135,11 @@ def build_model(config: RunConfig) -> FactoredRecurrentPPO:
 def _train(
     run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool, profile: bool
 ) -> None:
-    model.set_logger(run.logger(model.num_timesteps))
-    callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints)
+    leads = model.ranks.leads
+    model.set_logger(run.logger(model.num_timesteps) if leads else Logger(None, []))
+    callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints, model.ranks)
     profiler = ProfileRun(run.profile_directory)
-    callbacks = [ActionShares(), *([profiler] if profile else []), callback]
+    callbacks = [ActionShares(), *([profiler] if profile and leads else []), callback]
     remaining = config.total_timesteps - model.num_timesteps
     try:
         with _stopping_on_ctrl_c(callback):
@@ -130,7 +149,8 @@ def _train(
     finally:
         profiler.close()
         model.logger.close()
-        draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
+        if leads:
+            draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
 
 
 @contextmanager
@@ -158,7 +178,8 @@ def _stopping_on_ctrl_c(callback: CheckpointRun) -> Iterator[None]:
     def handle(_signal: int, _frame: FrameType | None) -> None:
         if callback.stop_requested:
             raise KeyboardInterrupt
-        print("\nstopping after this update; Ctrl-C again stops at once", flush=True)
+        if callback.ranks.leads:
+            print("\nstopping after this update; Ctrl-C again stops at once", flush=True)
         callback.request_stop()
 
     previous = signal.signal(signal.SIGINT, handle)

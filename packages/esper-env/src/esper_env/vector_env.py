@@ -36,6 +36,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset_mode: "next_step" (default), "same_step" or "disabled" (then reset ended rows with
             `reset(options={"reset_mask": mask})`).
         output: "numpy", or "torch" for tensors on the environment's device.
+        device: Where torch computes; agents that read the signature put it where they are.
         **settings: As for `EsperEnv`.
     """
 
@@ -52,6 +53,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         autoreset_mode: str = "next_step",
         output: str = "numpy",
+        device: str = "cpu",
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = check_render_mode(render_mode, self.metadata["render_modes"])
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
-        self.simulation = Simulation(make_config(**settings), num_envs)
+        self.simulation = Simulation(make_config(device=device, **settings), num_envs)
         schema, task = self.simulation.schema, self.simulation.task
         self.single_observation_space = schema.space()
         self.single_action_space = action_space(schema.slots, len(task.blueprints))

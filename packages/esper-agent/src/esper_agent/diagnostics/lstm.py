@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper_agent.distributed import Ranks
+
 
 @dataclass(frozen=True)
 class LstmHealth:
@@ -30,6 +32,17 @@ def lstm_summary(hidden: Tensor, saturation_level: float) -> Tensor:
             (~size.isfinite()).float().mean(),
         ]
     )
+
+
+def pooled_summary(own: Tensor, units: int, ranks: Ranks) -> Tensor:
+    """The summary of the states of all ranks from that of this rank's, over so many units."""
+    if not ranks.several:
+        return own
+    rms, largest, saturation, nonfinite = own.double().unbind()
+    weighted = torch.stack([rms.square(), saturation, nonfinite, torch.ones_like(rms)]) * units
+    square, saturated, lost, total = ranks.sum(weighted)[0].unbind()
+    means = [(square / total).sqrt(), ranks.largest(largest)[0], saturated / total, lost / total]
+    return torch.stack(means).to(own.dtype)
 
 
 def lstm_health(hidden: Tensor | None, saturation_level: float) -> LstmHealth | None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper_agent.distributed import Ranks
+
 
 @dataclass(frozen=True)
 class RatioExtremes:
@@ -28,6 +30,15 @@ def ratio_extremes(log_ratios: Tensor, step_index: Tensor) -> RatioExtremes:
         return RatioExtremes(log_ratios.new_zeros(()), zeros, torch.full_like(zeros, -1, dtype=torch.long))
     size, row = _badness(log_ratios).max(dim=0)
     return RatioExtremes(_badness(log_ratios.sum(dim=1)).max(), size, step_index[row])
+
+
+def worst_of_ranks(own: RatioExtremes, ranks: Ranks) -> RatioExtremes:
+    """The extremes over all ranks; step indices have to be those of one rollout with all environments."""
+    if not ranks.several:
+        return own
+    joint, head = ranks.largest(own.joint, own.head)
+    (index,) = ranks.largest(torch.where(own.head == head, own.head_index, -1))
+    return RatioExtremes(joint, head, index)
 
 
 def _badness(log_ratio: Tensor) -> Tensor:
