@@ -155,7 +155,7 @@ def test_every_value_that_is_tried_for_a_rule_is_one_that_it_takes(name: str, en
         RULES[name](env, **{key: values[number % len(values)] for key, values in choices.items()})
 
 
-@pytest.mark.parametrize("env_id", ["Esper-v0"])
+@pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0"])
 def test_the_shipped_constants_make_every_control(env_id: str) -> None:
     env = make_test_env(env_id, 2)
     tuned = load_tuned(env_id)
