@@ -19,7 +19,9 @@ from esper_agent import FactoredRecurrentPPO, cli
 from esper_agent.checkpoint import load_checkpoint
 from esper_agent.distributed import Ranks
 from esper_agent.envs import make_vector_env
+from esper_agent.loss import SHARED, Loss, ppo_loss, share_of
 from esper_agent.runs import RunDirectory
+from gymnasium.vector import AutoresetMode
 from mortal_commands import End, Mortals
 from test_cli import ENV, ROLLOUT, SMALL, TIMES, assert_same_run, environment, resume, untimed, wait_for
 from torch.distributed import TCPStore
@@ -220,6 +222,35 @@ def test_the_draws_of_all_ranks_are_those_of_one_process() -> None:
         whole = Ranks().uniform((3, 1, 8), generators[0], device)
         parts = [Ranks(rank, RANKS).uniform((3, 1, 4), generators[1 + rank], device) for rank in range(RANKS)]
         assert torch.equal(torch.cat(parts, -1), whole)
+
+
+def test_shares_of_the_loss_sum_to_the_loss_of_all_sequences() -> None:
+    env, sizes = MaskedHeads(4, mode=AutoresetMode.NEXT_STEP), {"n_steps": 16, "sequence_length": 8}
+    # A policy far from uniform, and heads with a choice in some steps only: no two means have the same weights.
+    model = FactoredRecurrentPPO(env, seed=0, policy_gain=3.0, ent_coef=1.0, **sizes)
+    while not model.buffer.full:
+        model.runner.step(model.buffer)
+    learner, batch = model.learner, model.buffer.sequences()
+    targets, _ = learner.targets(
+        model.buffer, batch, learner.anchor(batch, learner.partition(batch.count)), model.runner.last_values()
+    )
+
+    def loss_of(rows: list[int]) -> Loss:
+        chosen = torch.tensor(rows)
+        part = batch.select(chosen)
+        return ppo_loss(learner.evaluate(part), part, targets.select(chosen), settings)
+
+    settings, whole = learner.settings(1.0), [*range(batch.count)]
+    expected = loss_of(whole)
+    parts = [loss_of(rows) for rows in (whole[:3], whole[3:])]
+    gaps = parts[0].choices / expected.choices - parts[0].steps / expected.steps
+    assert gaps.abs().max() > 0.01
+    shares = [share_of(part, settings, expected.steps, expected.choices) for part in parts]
+    for name in SHARED:
+        torch.testing.assert_close(sum(getattr(share, name) for share in shares), getattr(expected, name))
+    gradients = [torch.autograd.grad(share.total, [*model.policy.parameters()]) for share in shares]
+    summed = [sum(pair) for pair in zip(*gradients, strict=True)]
+    torch.testing.assert_close(summed, [*torch.autograd.grad(expected.total, [*model.policy.parameters()])])
 
 
 class ObjectingRanks(Ranks):
