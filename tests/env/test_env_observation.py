@@ -197,7 +197,7 @@ def test_measurements_have_no_default(record: Any) -> None:
 @pytest.mark.ledger("R12")
 @pytest.mark.parametrize("name", IDS)
 def test_a_seed_with_alpha_zero_contributes_exactly_zero_and_is_marked_as_measured(name: str) -> None:
-    grown, plain = (gymnasium.make_vec(name, num_envs=2).unwrapped for _ in range(2))
+    grown, plain = (gymnasium.make_vec(name, num_envs=2, warmup_steps=0).unwrapped for _ in range(2))
     grown.reset(seed=0), plain.reset(seed=0)
     for action in (act(Op.GERMINATE, slot=1, blueprint=1), WAIT):
         observation, *_ = grown.step(everywhere(action, 2))
