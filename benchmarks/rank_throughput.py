@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-TRAINING = ["--n-envs=64", "--total-timesteps=57600", "--set=n_steps=30", "--set=sequence_length=30", "--no-progress"]
+TRAINING = ["--n-envs=64", "--total-timesteps=19200", "--set=n_steps=30", "--set=sequence_length=30", "--no-progress"]
 
 
 def rank_speed(ranks: int) -> float:
