@@ -16,7 +16,7 @@ from esper_agent import FactoredRecurrentPPO
 from esper_agent.baselines.controllers import NeverGrow, PlateauRule
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
 from esper_agent.baselines.recipes import RECIPES
-from numpy.typing import NDArray
+from intervals import interval
 from stable_baselines3.common.callbacks import BaseCallback
 
 ENV_ID = "Esper-v0"
@@ -47,20 +47,13 @@ def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
     return agent, curve
 
 
-def interval(values: NDArray[np.float64]) -> str:
-    """Mean and 95 % bootstrap interval."""
-    draws = np.random.default_rng(0).choice(values, (2000, len(values))).mean(axis=1)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return f"{values.mean():.3f} [{low:.3f}, {high:.3f}]"
-
-
 def table(results: dict[str, Episodes]) -> str:
     never = results["never grow"].test_accuracy
     lines = [f"{'':<14}{'test accuracy':<24}{'gain over never grow':<26}{'added parameters':<18}return"]
     for name, episodes in results.items():
         gain = "-" if name == "never grow" else interval(episodes.test_accuracy - never)
         added, total = f"{episodes.added_parameters.mean():.0%}", f"{episodes.episode_return.mean():.3f}"
-        lines.append(f"{name:<14}{interval(episodes.test_accuracy):<24}{gain:<26}{added:<18}{total}")
+        lines.append(f"{name:<14}{interval(episodes.test_accuracy)!s:<24}{gain!s:<26}{added:<18}{total}")
     return "\n".join(lines)
 
 

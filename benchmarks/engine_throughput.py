@@ -1,6 +1,6 @@
 """One training step of N hosts: the population against a plain Python loop over modules, side by side in one run.
 
-    python benchmarks/engine_throughput.py --quick --json /tmp/engine.json
+    python benchmarks/engine_throughput.py --quick --json engine.json
     python benchmarks/engine_throughput.py            # writes benchmarks/results/engine_throughput.{json,md,png}
 
 Both arms do the same work on the same threads: forward, cross-entropy, backward and SGD with momentum on the same

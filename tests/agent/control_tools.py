@@ -10,16 +10,14 @@ from esper_agent.baselines.paired import make_test_env
 from esper_agent.baselines.scripted import FixedSchedule, Planting
 from esper_env import Stage
 from gymnasium.vector import VectorEnv
+from quick_life import QUICK_LIFE
 
 Env = VectorEnv[Any, Any, Any]
 KINDS = (NeverGrow, GrowEverything, PlateauRule, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle)
 
 
-QUICK_LIFE: dict[str, Any] = {"warmup_steps": 0, "prune_age": 1, "embargo_steps": 2}
-
-
 def quick_env(env_id: str, rows: int, **settings: Any) -> Env:
-    """A test environment in which seeds may be planted at once and pruned soon, for short episodes."""
+    """A test environment with QUICK_LIFE."""
     return make_test_env(env_id, rows, **QUICK_LIFE | settings)
 
 

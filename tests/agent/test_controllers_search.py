@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import QUICK_LIFE, Env, planting
+from control_tools import Env, planting
 from esper_agent.baselines.controllers import GrowEverything
 from esper_agent.baselines.oracle import kinds_of_lesion, lesion_kind, lesions
 from esper_agent.baselines.paired import make_test_env, play
@@ -26,6 +26,7 @@ from esper_agent.baselines.tuning import (
     seed_sizes,
 )
 from esper_env import Blend
+from quick_life import QUICK_LIFE
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SETTINGS: dict[str, Any] = {"instances": "train", "horizon": 10, **QUICK_LIFE}

@@ -23,6 +23,7 @@ from esper_env.tasks.cifar10 import load_cifar10
 from esper_env.tasks.digits import load_digits
 from esper_env.tasks.fashion_mnist import load_fashion_mnist
 from esper_env.tasks.images import Sizes
+from quick_life import QUICK_LIFE
 
 torch.set_num_threads(1)  # small tensors gain nothing from threads, and lose much on a busy machine
 
@@ -38,7 +39,6 @@ def needs_files(value: str, task: str) -> Any:
 IDS = [needs_files(name, settings["task"]) for name, settings in ENVIRONMENTS.items()]
 IMAGE_TASKS = [needs_files(f"{name}_cnn", name) for name in FILES]
 TINY = "tiny_digits"
-QUICK_LIFE: dict[str, Any] = {"warmup_steps": 0, "prune_age": 1, "embargo_steps": 2}  # for short episodes
 WAIT = dict.fromkeys(HEADS, 0)
 OP_WEIGHTS = np.array([1.0, 1.0, 3.0, 1.0, 0.25])  # random play that prunes less reaches every stage
 Action = dict[str, Any]
@@ -84,8 +84,7 @@ TASKS.register(
 
 def tiny(n: int = 1, **settings: Any) -> EsperVectorEnv:
     """A vector environment that steps in a few milliseconds, with instances that no change of a default moves."""
-    fixed = {"learning_rate": (0.06, 0.14), "lesion_weights": (0.2, 0.6, 0.2)}
-    fixed |= QUICK_LIFE
+    fixed = {"learning_rate": (0.06, 0.14), "lesion_weights": (0.2, 0.6, 0.2), **QUICK_LIFE}
     return EsperVectorEnv(n, **{"task": TINY, "horizon": 12} | fixed | settings)
 
 

@@ -8,10 +8,11 @@ import esper_env.detectors
 import numpy as np
 import pytest
 import torch
-from env_tools import QUICK_LIFE, TINY, WAIT, act, play, tiny
+from env_tools import TINY, WAIT, act, play, tiny
 from esper_env import EsperEnv, Op
 from esper_env.detectors import DETECTORS
 from esper_env.population.cohort import Cohort
+from quick_life import QUICK_LIFE
 
 Flags = list[dict[str, bool]]
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_tools import QUICK_LIFE, TINY, WAIT, act, everywhere, legal_actions, play, tiny
+from env_tools import TINY, WAIT, act, everywhere, legal_actions, play, tiny
 from esper_env import EsperEnv, Op, Stage
 from esper_env.config import EsperConfig
 from esper_env.population.evaluation import Evaluation
@@ -16,6 +16,7 @@ from esper_env.population.training import TrainingReport
 from esper_env.rewards import potential
 from esper_env.state import State
 from gymnasium.wrappers import TimeLimit
+from quick_life import QUICK_LIFE
 
 
 @pytest.mark.ledger("R3", "P11")

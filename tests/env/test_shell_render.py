@@ -7,13 +7,14 @@ import esper_env.vector_env
 import gymnasium
 import numpy as np
 import pytest
-from env_tools import IDS, QUICK_LIFE
+from env_tools import IDS
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.recording import Recorder
 from esper_env.render import sparkline, view_row
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
 from gymnasium.wrappers import vector as vector_wrappers
+from quick_life import QUICK_LIFE
 
 
 def action(op: Op, slot: int = 0, blueprint: int = 0) -> dict[str, int]:

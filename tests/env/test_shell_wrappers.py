@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_tools import QUICK_LIFE
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op
 from esper_env.wrappers import (
     DiscreteActions,
@@ -21,6 +20,7 @@ from esper_env.wrappers import (
 )
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from quick_life import QUICK_LIFE
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3 import PPO

@@ -288,7 +288,7 @@ class FactoredRecurrentPPO:
             "detectors": self.monitor.state_dict(),
             "episodes": [[episode["r"], episode["l"]] for episode in self.ep_info_buffer],
             **own,
-            "other_ranks": [own] * (self.ranks.size - 1),
+            "other_ranks": [own] * (self.ranks.size - 1),  # so that this rank finds itself; `save` asks the others
         }
 
     def _own_state(self) -> dict[str, Any]:
