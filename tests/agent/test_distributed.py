@@ -164,7 +164,7 @@ def test_another_number_of_ranks_goes_on_with_a_note(
 ) -> None:
     run = cut_after(straight, tmp_path / "cut", 2 * ROLLOUT)
     assert resume(run.path) == 0
-    assert "was taken on 2 ranks, this is a run on 1: " in capsys.readouterr().out
+    assert "ranks of the checkpoint: 2, of this run: 1; " in capsys.readouterr().out
     assert untimed(run)[:2] == untimed(straight)[:2]
     assert [row["time/total_timesteps"] for row in run.metrics()] == [ROLLOUT * i for i in range(1, ROLLOUTS + 1)]
     assert json.loads(run.config_file.read_text())["ranks"] == RANKS

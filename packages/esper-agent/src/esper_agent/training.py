@@ -114,7 +114,7 @@ def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, 
 def _note_other_ranks(before: int, ranks: Ranks) -> None:
     if before != ranks.size and ranks.leads:
         note = "what was learnt goes on, all environments begin new episodes"
-        print(f"the checkpoint was taken on {before} ranks, this is a run on {ranks.size}: {note}", flush=True)
+        print(f"ranks of the checkpoint: {before}, of this run: {ranks.size}; {note}", flush=True)
 
 
 def build_model(config: RunConfig, ranks: Ranks = ALONE) -> FactoredRecurrentPPO:
