@@ -50,7 +50,7 @@ def test_the_runs_above_pass_through_every_stage_and_through_rollbacks() -> None
 
 CHILD = """
 import sys, torch
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 from test_env_saving import course, RUGGED
 from env_tools import tiny
 env = tiny(8, **RUGGED)
@@ -67,7 +67,8 @@ def test_another_process_continues_bit_for_bit_from_a_file_without_pickled_code(
     course(env, 0, cut)
     torch.save(env.state_dict(), tmp_path / "saved.pt")
     here = course(env, cut, 18)
-    arguments = [str(Path(__file__).parent), str(tmp_path / "saved.pt"), str(cut), str(tmp_path / "there.pt")]
+    here_and_above = ":".join(str(folder) for folder in Path(__file__).parents[:2])
+    arguments = [here_and_above, str(tmp_path / "saved.pt"), str(cut), str(tmp_path / "there.pt")]
     subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, timeout=300)
     there = torch.load(tmp_path / "there.pt", weights_only=True)
     assert_same({k: {n: v for n, v in r.items() if n in "ortx"} for k, r in here.items()}, there["results"])
