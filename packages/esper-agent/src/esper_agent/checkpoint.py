@@ -5,6 +5,7 @@
 | 0 | counters at the top level, as `num_timesteps`, `n_rollouts` and `n_updates` |
 | 1 | counters under `counters`, as `env_steps`, `rollouts` and `optimizer_steps` |
 | 2 | `env`, `runner` and `rollout` of every rank but the first in `other_ranks` |
+| 3 | the setting `item_size` |
 """
 
 import copy
@@ -23,7 +24,7 @@ from torch import Tensor
 State = dict[str, Any]
 
 FORMAT = "esper-agent checkpoint"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
 
@@ -128,7 +129,12 @@ def migrate_1_to_2(state: State) -> State:
     return {**state, "other_ranks": []}
 
 
-MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1, migrate_1_to_2)
+def migrate_2_to_3(state: State) -> State:
+    """Until then every observation was read as one flat vector."""
+    return {**state, "config": {**state["config"], "item_size": 0}}
+
+
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1, migrate_1_to_2, migrate_2_to_3)
 
 
 def _read(path: Path) -> tuple[int, State]:

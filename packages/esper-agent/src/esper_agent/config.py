@@ -48,6 +48,8 @@ class PPOConfig:
         observation_clip: largest absolute normalised observation.
         encoder_sizes: widths of the encoder's layers.
         encoder_norm: LayerNorm on the encoder's output.
+        item_size: width of the description of each item, where the environment declares `observation_items`; 0 reads
+            the observation as one flat vector.
         lstm_size: width of the LSTM.
         lstm_layers: number of its layers.
         recurrent_norm: LayerNorm on the LSTM's output.
@@ -87,6 +89,7 @@ class PPOConfig:
     observation_clip: float = 10.0
     encoder_sizes: tuple[int, ...] = (64, 64)
     encoder_norm: bool = True
+    item_size: int = 32
     lstm_size: int = 64
     lstm_layers: int = 1
     recurrent_norm: bool = True
@@ -105,6 +108,9 @@ class PPOConfig:
         for name in _COUNTS:
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
+        _require(
+            isinstance(self.item_size, int) and self.item_size >= 0, "item_size", self.item_size, "an integer from 0 on"
+        )
         for name, (low, high) in _RANGES.items():
             self._check_range(name, low, high)
         for name, allowed in _CHOICES.items():

@@ -10,6 +10,7 @@ from torch.nn import functional
 from esper_agent.actions import ActionSpec
 from esper_agent.config import PPOConfig
 from esper_agent.distribution import FactoredDistribution
+from esper_agent.items import ItemEncoder, Items
 from esper_agent.normalization import ObservationNormalizer, ValueNormalizer
 from esper_agent.recurrent import ResettingLSTM, State
 
@@ -32,27 +33,31 @@ class Policy(nn.Module):
         observation_size: width of an encoded observation.
         actions: the heads.
         config: widths, norms, gains.
+        items: parts of the observation among which a head chooses, if there are any.
     """
 
     padding: Tensor  # bool [cells, width]: which entries of the cells exist
 
-    def __init__(self, observation_size: int, actions: ActionSpec, config: PPOConfig) -> None:
+    def __init__(
+        self, observation_size: int, actions: ActionSpec, config: PPOConfig, items: Items | None = None
+    ) -> None:
         super().__init__()
         self.observation_size = observation_size
+        self.encoding = config.encoder_sizes[-1]
         self.actions = actions
         self.normalizer = (
             ObservationNormalizer(observation_size, config.observation_clip) if config.normalize_observations else None
         )
-        self.encoder = _encoder(observation_size, config)
-        self.lstm = ResettingLSTM(config.encoder_sizes[-1], config.lstm_size, config.lstm_layers, config.forget_bias)
-        self.decoder = Decoder(actions, config)
+        self.encoder = _encoder(observation_size, config) if items is None else _item_encoder(items, config)
+        self.lstm = ResettingLSTM(self.encoding, config.lstm_size, config.lstm_layers, config.forget_bias)
+        self.decoder = Decoder(actions, config, items)
         self.values = ValueNormalizer(self.decoder.value, float(config.value_window))
         self.register_buffer("padding", actions.padding_mask(), persistent=False)
         self.encode_call: Callable[[Tensor], Tensor] = self.encode
         self.decode_call: Callable[[Tensor], tuple[Tensor, Tensor]] = self.decoder.forward
 
     def encode(self, observations: Tensor) -> Tensor:
-        """Normalise and encode observations, [batch, time, observation_size]."""
+        """Normalise and encode observations, [batch, time, observation_size]; descriptions of items come last."""
         if observations.dim() != 3 or observations.shape[-1] != self.observation_size:
             raise ValueError(
                 f"observations have shape {tuple(observations.shape)}; "
@@ -79,24 +84,33 @@ class Policy(nn.Module):
             max_resets: at least the number of starts after the first step in any sequence.
             penalty: of `Legality`, broadcastable to [cells, width, batch, time].
         """
-        hidden = self.lstm(self.encode_call(observations), state, starts, max_resets)
-        logits, values = self.decode_call(hidden)
+        encoded = self.encode_call(observations)
+        hidden = self.lstm(encoded[..., : self.encoding], state, starts, max_resets)
+        logits, values = self.decode_call(self._features(hidden, encoded))
         return Evaluation(FactoredDistribution(self.actions, logits, penalty), values, hidden)
 
     def step(self, observations: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
-        """One step for acting: [batch, 1, observation_size] to the LSTM's output [batch, 1, size] and state."""
+        """One step for acting: [batch, 1, observation_size] to the decoder's features [batch, 1, ...] and state."""
         keep = (~starts).to(state[0].dtype)
-        hidden, after = self.lstm.step(self.encode(observations)[:, 0], (state[0] * keep, state[1] * keep))
-        return hidden[:, None], after
+        encoded = self.encode(observations)
+        hidden, after = self.lstm.step(encoded[:, 0, : self.encoding], (state[0] * keep, state[1] * keep))
+        return self._features(hidden[:, None], encoded), after
+
+    def _features(self, hidden: Tensor, encoded: Tensor) -> Tensor:
+        """What the decoder reads: the LSTM's output and, past the LSTM, the descriptions of items."""
+        described = encoded[..., self.encoding :]
+        return torch.cat([hidden, described], -1) if described.shape[-1] else hidden
 
     def value(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
         """Normalised values of single observations, [batch, 1, observation_size] to [batch]."""
-        hidden, _ = self.step(observations, state, starts)
-        return self.decoder.values(hidden)[:, 0]
+        features, _ = self.step(observations, state, starts)
+        return self.decoder.values(features)[:, 0]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """All parameters by part: trunk, each head, critic."""
         heads = {f"head_{name}": list(head.parameters()) for name, head in self.decoder.heads.items()}
+        if self.decoder.items is not None:
+            heads[f"head_{self.decoder.items.head}"] += self.decoder.query.parameters()
         critic = [*self.decoder.critic.parameters(), *self.decoder.value.parameters()]
         taken = {id(p) for group in [*heads.values(), critic] for p in group}
         trunk = [p for p in self.parameters() if id(p) not in taken]
@@ -115,16 +129,16 @@ def follower_scatter(actions: ActionSpec) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """From the LSTM's output to logits of all cells and to the normalised value."""
+    """From the LSTM's output, and the descriptions of items if there are any, to logits and the normalised value."""
 
     scatter: Tensor
 
-    def __init__(self, actions: ActionSpec, config: PPOConfig) -> None:
+    def __init__(self, actions: ActionSpec, config: PPOConfig, items: Items | None = None) -> None:
         super().__init__()
-        self.actions = actions
-        size, width = config.lstm_size, config.head_hidden
-        self.norm = nn.LayerNorm(size) if config.recurrent_norm else nn.Identity()
-        self.actor = orthogonal(nn.Linear(size, width), HIDDEN_GAIN)
+        self.actions, self.items = actions, items
+        self.size, width = config.lstm_size, config.head_hidden
+        self.norm = nn.LayerNorm(self.size) if config.recurrent_norm else nn.Identity()
+        self.actor = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)
         self.heads = nn.ModuleDict(
             {
                 name: orthogonal(nn.Linear(width, n), config.policy_gain)
@@ -134,45 +148,63 @@ class Decoder(nn.Module):
         conditioned = actions.by_op and config.condition_on_op and actions.followers > 0
         self.op_embedding = nn.Parameter(torch.randn(actions.rows, width) * 0.5) if conditioned else None
         self.register_buffer("scatter", follower_scatter(actions), persistent=False)
-        self.critic = orthogonal(nn.Linear(size, width), HIDDEN_GAIN)
+        self.critic = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)
         self.value = orthogonal(nn.Linear(width, 1), config.value_gain)
+        if items is not None:
+            self.query = orthogonal(nn.Linear(width, config.item_size), config.policy_gain)
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [cells, width, batch, time] and normalised values [batch, time]."""
-        features = self.norm(hidden)
-        return self._logits(features), self._values(features)
+        hidden, described = self._parts(features)
+        return self._logits(hidden, described), self._values(hidden)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, features: Tensor) -> Tensor:
         """Logits alone, for acting."""
-        return self._logits(self.norm(hidden))
+        return self._logits(*self._parts(features))
 
-    def values(self, hidden: Tensor) -> Tensor:
+    def values(self, features: Tensor) -> Tensor:
         """Normalised values alone, for bootstrapping."""
-        return self._values(self.norm(hidden))
+        return self._values(self._parts(features)[0])
 
-    def _values(self, features: Tensor) -> Tensor:
-        values: Tensor = self.value(torch.tanh(self.critic(features)))
+    def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The LSTM's output, normalised, and the descriptions of items."""
+        return self.norm(features[..., : self.size]), features[..., self.size :]
+
+    def _values(self, hidden: Tensor) -> Tensor:
+        values: Tensor = self.value(torch.tanh(self.critic(hidden)))
         return values.squeeze(-1).float()
 
-    def _logits(self, features: Tensor) -> Tensor:
-        batch, time, _ = features.shape
+    def _logits(self, hidden: Tensor, described: Tensor) -> Tensor:
+        batch, time, _ = hidden.shape
         # Steps come last from here on, as the distribution wants them: no layer then reads across memory.
-        actor = torch.addmm(self.actor.bias[:, None], self.actor.weight, features.flatten(0, 1).T)
+        actor = torch.addmm(self.actor.bias[:, None], self.actor.weight, hidden.flatten(0, 1).T)
         weight, bias = self.heads[self.actions.heads[0]].parameters()
         leading = torch.addmm(bias[:, None], weight, torch.tanh(actor))
         leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
         if self.actions.followers:
-            leading = torch.cat([leading, self._follower_logits(actor)])
+            leading = torch.cat([leading, self._follower_logits(actor, described)])
         return leading.view(*leading.shape[:-1], batch, time)
 
-    def _follower_logits(self, actor: Tensor) -> Tensor:
+    def _follower_logits(self, actor: Tensor, described: Tensor) -> Tensor:
         """All followers in all rows with one multiplication, [width, steps] to [cells - 1, width, steps]."""
         parts = [tuple(self.heads[name].parameters()) for name in self.actions.heads[1:]]
         weight = torch.cat([part[0] for part in parts]).index_select(0, self.scatter)
         bias = torch.cat([part[1] for part in parts]).index_select(0, self.scatter)
         rows = torch.tanh(self._per_row(actor))
         logits = torch.baddbmm(bias[:, None], weight.expand(len(rows), -1, -1), rows)
+        if self.items is not None:
+            logits = logits + self._item_scores(rows, described)
         return logits.view(-1, self.actions.width, actor.shape[1])
+
+    def _item_scores(self, rows: Tensor, described: Tensor) -> Tensor:
+        """How well each item answers each row's query, [rows, width, steps] to [rows, entries, steps]; 0 elsewhere."""
+        assert self.items is not None
+        queries = torch.baddbmm(self.query.bias[:, None], self.query.weight.expand(len(rows), -1, -1), rows)
+        answers = described.flatten(0, 1).T.unflatten(0, (self.items.count, -1))
+        scores = (queries[:, None] * answers).sum(2)
+        before = (self.actions.heads.index(self.items.head) - 1) * self.actions.width
+        after = self.actions.followers * self.actions.width - before - self.items.count
+        return functional.pad(scores, (0, 0, before, after))
 
     def _per_row(self, actor: Tensor) -> Tensor:
         """The actor's hidden layer once per row of followers, [width, steps] to [rows, width, steps]."""
@@ -188,6 +220,13 @@ def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:
     if config.encoder_norm:
         layers.append(nn.LayerNorm(config.encoder_sizes[-1]))
     return nn.Sequential(*layers)
+
+
+def _item_encoder(items: Items, config: PPOConfig) -> ItemEncoder:
+    width = config.encoder_sizes[0]
+    hidden = orthogonal(nn.Linear(items.shared + items.width, width), HIDDEN_GAIN)
+    describe = orthogonal(nn.Linear(width, config.item_size), HIDDEN_GAIN)
+    return ItemEncoder(items, hidden, describe, _encoder(items.shared + 2 * config.item_size, config))
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:

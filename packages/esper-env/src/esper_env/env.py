@@ -83,8 +83,10 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     ## Observation Space
     A float32 `Box` vector of 27 + 25 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
-    `env.unwrapped.describe_observation(vector)` prints a vector as a table. A measurement that does not exist is 0,
-    and its flag says so. Losses are l / (l + that of a blind guess); other unbounded quantities pass x / (1 + x).
+    `env.unwrapped.describe_observation(vector)` prints a vector as a table, and `env.unwrapped.observation_items` says
+    which head chooses among the slots, and how many numbers describe the host and each slot. A measurement that does
+    not exist is 0, and its flag says so. Losses are l / (l + that of a blind guess); other unbounded quantities pass
+    x / (1 + x).
 
     | Field | Size | Min | Max | Meaning |
     |---|---|---|---|---|
@@ -237,6 +239,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
         self.observation_space = self.row.single_observation_space
         self.action_space = self.row.single_action_space
         self.gamma, self.reward_range = self.row.gamma, self.row.reward_range
+        self.observation_items = self.row.observation_items
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

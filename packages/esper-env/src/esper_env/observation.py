@@ -165,6 +165,11 @@ class Schema:
     slots: int
     blueprints: int
 
+    def widths(self) -> tuple[int, int]:
+        """How many numbers describe the host, and how many each slot."""
+        host, slot = (sum(field.size for field in part) for part in (global_fields(), slot_fields(self.blueprints)))
+        return host, slot
+
     def columns(self) -> list[tuple[str, Field]]:
         """A label and the field of each number of the vector, in order."""
         columns = [(_label(field, part), field) for field in global_fields() for part in range(field.size)]

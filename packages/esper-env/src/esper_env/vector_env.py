@@ -81,6 +81,11 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         return self.simulation.config.gamma
 
     @property
+    def observation_items(self) -> tuple[str, int, int]:
+        """The head that chooses a slot, how many numbers describe the host, and how many each slot after it."""
+        return ("slot", *self.simulation.schema.widths())
+
+    @property
     def reward_range(self) -> tuple[float, float]:
         """Bounds of a step's reward."""
         return self.simulation.reward.bounds

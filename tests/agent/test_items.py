@@ -1,0 +1,138 @@
+"""Items: parts of an observation that are read with shared weights and scored by their own description."""
+
+from typing import Any
+
+import esper_env
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from esper_agent import FactoredRecurrentPPO
+from esper_agent.actions import ActionSpec
+from esper_agent.config import PPOConfig
+from esper_agent.distribution import Legality
+from esper_agent.envs import make_vector_env
+from esper_agent.items import Items, declared_items
+from esper_agent.loss import ppo_loss
+from esper_agent.policy import Policy
+from gymnasium.vector import SyncVectorEnv
+from stable_baselines3.common.callbacks import CallbackList
+
+ACTIONS = ActionSpec("dict", ("op", "kind", "place"), (3, 2, 4), True, True)
+ITEMS = Items("place", shared=5, count=4, width=6)
+SIZE = 5 + 4 * 6
+
+
+def make_policy() -> Policy:
+    torch.manual_seed(0)
+    config = PPOConfig(encoder_sizes=(8, 8), lstm_size=8, head_hidden=8, item_size=7, policy_gain=1.0)
+    return Policy(SIZE, ACTIONS, config, ITEMS).eval()
+
+
+def evaluate(policy: Policy, observations: torch.Tensor) -> Any:
+    batch, time, _ = observations.shape
+    starts = torch.zeros(batch, time, dtype=torch.bool)
+    penalty = Legality.of(ACTIONS, ACTIONS.padding_mask()[..., None, None]).penalty
+    return policy(observations, policy.initial_state(batch), starts, 0, penalty)
+
+
+def test_encoding_and_scores_equal_a_loop_over_items() -> None:
+    policy, observation = make_policy(), torch.randn(1, 1, SIZE)
+    encoder, decoder = policy.encoder, policy.decoder
+    shared, each = policy.normalizer(observation)[0, 0].split([5, 24])
+    described = []
+    for item in each.split(6):
+        hidden = torch.tanh(encoder.hidden(torch.cat([shared, item])))
+        described.append(torch.tanh(encoder.describe(hidden)))
+    pooled = torch.cat([shared, torch.stack(described).mean(0), torch.stack(described).max(0).values])
+    encoded = policy.encode(observation)[0, 0]
+    torch.testing.assert_close(encoded, torch.cat([encoder.encoder(pooled), *described]))
+
+    features, _ = policy.step(observation, policy.initial_state(1), torch.ones(1, 1, dtype=torch.bool))
+    logits, _ = decoder(features)
+    actor = decoder.actor(decoder.norm(features[0, 0, :8]))
+    for row in range(3):
+        hidden = torch.tanh(actor + decoder.op_embedding[row])
+        scores = torch.stack([decoder.query(hidden) @ description for description in described])
+        cell = 1 + row * 2 + 1
+        torch.testing.assert_close(logits[cell, :4, 0, 0], decoder.heads["place"](hidden) + scores)
+        torch.testing.assert_close(logits[cell - 1, :2, 0, 0], decoder.heads["kind"](hidden))
+
+
+def test_exchanging_items_exchanges_their_scores_and_nothing_else() -> None:
+    policy, observations = make_policy(), torch.randn(3, 4, SIZE)
+    with torch.no_grad():
+        policy.decoder.heads["place"].weight.zero_()
+    order = [2, 0, 3, 1]
+    moved = observations.clone()
+    moved[..., 5:] = observations[..., 5:].unflatten(-1, (4, 6))[..., order, :].flatten(-2)
+    before, after = evaluate(policy, observations), evaluate(policy, moved)
+    torch.testing.assert_close(after.values, before.values)
+    for row in range(3):
+        place = 1 + row * 2 + 1
+        torch.testing.assert_close(after.distribution.p[place, :4], before.distribution.p[place, order])
+        torch.testing.assert_close(after.distribution.p[place - 1], before.distribution.p[place - 1])
+
+
+def test_every_parameter_learns_and_belongs_to_one_group() -> None:
+    policy = make_policy()
+    result = evaluate(policy, torch.randn(3, 4, SIZE))
+    (result.distribution.entropy().sum() + result.values.sum()).backward()
+    assert all(p.grad is not None and p.grad.any() for p in policy.parameters())
+    grouped = [id(p) for group in policy.parameter_groups().values() for p in group]
+    assert sorted(grouped) == sorted(map(id, policy.parameters()))
+    assert any(p is policy.decoder.query.weight for p in policy.parameter_groups()["head_place"])
+
+
+def actions_of(env: Any) -> ActionSpec:
+    sizes = {head: int(env.single_action_space[head].n) for head in esper_env.HEADS}
+    return ActionSpec("dict", tuple(sizes), tuple(sizes.values()), True, True)
+
+
+def test_esper_declares_its_slots_and_a_wrapper_that_resizes_observations_hides_them() -> None:
+    vector = make_vector_env("Esper-v0", 2)
+    assert declared_items(vector, actions_of(vector)) == Items("slot", 27, 3, 25)
+    single = SyncVectorEnv([lambda: gymnasium.make("Esper-v0")])
+    found = declared_items(single, actions_of(single))
+    assert found is not None
+    labels = [label for label, _ in single.envs[0].unwrapped.row.simulation.schema.columns()]
+    assert labels[found.shared].startswith("slot0.")
+    assert labels[found.shared + found.width].startswith("slot1.")
+    stacked = SyncVectorEnv([lambda: gymnasium.wrappers.FrameStackObservation(gymnasium.make("Esper-v0"), 2)])
+    assert declared_items(stacked, actions_of(single)) is None
+
+
+@pytest.mark.parametrize("item_size", [16, 0])
+def test_the_first_ratio_is_1_with_items_and_without(item_size: int) -> None:
+    env = gymnasium.make_vec("Esper-v0", num_envs=3, horizon=5, output="torch", autoreset_mode="same_step")
+    model = FactoredRecurrentPPO(
+        env, seed=0, n_steps=8, sequence_length=4, n_minibatches=2, item_size=item_size, policy_gain=1.0
+    )
+    assert (model.items is None) == (item_size == 0)
+    callback = CallbackList([])
+    callback.init_callback(model)
+    model.collect(callback)
+    learner, batch = model.learner, model.buffer.sequences()
+    partition = learner.partition(batch.count)
+    anchor = learner.anchor(batch, partition)
+    targets, _ = learner.targets(model.buffer, batch, anchor, model.runner.last_values())
+    for rows in partition:
+        part = batch.select(rows)
+        loss = ppo_loss(learner.evaluate(part), part, targets.select(rows), learner.settings(1.0))
+        assert (loss.log_ratios.sum(0).exp() - 1).abs().max() < 1e-6
+
+
+def test_an_agent_with_items_saves_loads_and_predicts_alike(tmp_path: Any) -> None:
+    env = gymnasium.make_vec("Esper-v0", num_envs=2, output="torch", autoreset_mode="same_step")
+    model = FactoredRecurrentPPO(env, seed=0, n_steps=8, sequence_length=8, n_minibatches=1).learn(16)
+    model.save(tmp_path / "model.ckpt")
+    again = FactoredRecurrentPPO.load(tmp_path / "model.ckpt", env)
+    observation, info = gymnasium.make("Esper-v0").reset(seed=0)
+    one, other = (m.predict(observation, deterministic=True, action_masks=info) for m in (model, again))
+    assert one[0] == other[0]
+    np.testing.assert_array_equal(one[1][0], other[1][0])
+    flat = FactoredRecurrentPPO(env, seed=0, n_steps=8, sequence_length=8, n_minibatches=1, item_size=0)
+    with pytest.raises(ValueError, match="the saved parameter"):
+        flat.load_state_dict(model.state_dict())
+    with pytest.raises(ValueError, match="item_size is -1; allowed: an integer from 0 on"):
+        PPOConfig(item_size=-1)
