@@ -18,7 +18,7 @@ from esper_env import HEADS
 from stable_baselines3.common.callbacks import BaseCallback
 
 from esper_agent.baselines.paired import Policy
-from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings
+from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, with_decay
 from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
@@ -39,7 +39,7 @@ class OurStudent:
     """Our agent; the arguments are those of `SB3Student`."""
 
     def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
-        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **settings)
+        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **with_decay(settings))
         self.rollout = rows * self.model.config.n_steps
         self.predict = self.model.predict
 
@@ -114,7 +114,7 @@ SHARED_SPACE: dict[str, tuple[Any, ...]] = {
 SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
 OUR_SPACE = {
     **SHARED_SPACE,
-    "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.003, 0.01, 0.03)),
+    "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.001, 0.003, 0.01)),
     "normalize_observations": (False, True),
 }
 SB3_DEFAULTS: Settings = {
@@ -123,7 +123,7 @@ SB3_DEFAULTS: Settings = {
 }  # fmt: skip
 OUR_DEFAULTS: Settings = {
     "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.95,
-    "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
+    "ent_coef": entropy_weights(0.003), "normalize_observations": True, "sequence_length": 30,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 from esper_agent.baselines.sb3_env import EsperVecEnv
@@ -51,12 +52,13 @@ class SB3Student:
         rows: how many rows train side by side.
         seed: seed of everything random.
         settings: arguments of the algorithm, with `n_minibatches` in place of a batch size and `normalize` for running
-            moments of observations and rewards. The environment owns `gamma`: another value is refused.
+            moments of observations and rewards. The learning rate falls to 0 over the training. The environment owns
+            `gamma`: another value is refused.
     """
 
     def __init__(self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings) -> None:
         algorithm_class, policy = algorithm.load()
-        arguments = dict(settings)
+        arguments = with_decay(settings)
         raw = EsperVecEnv(env_id, rows, algorithm.actions)
         gamma = resolve_gamma(raw.env, arguments.pop("gamma", None))
         self.env: VecEnv = VecMonitor(raw)
@@ -94,6 +96,11 @@ class SB3Student:
         masks = {"action_masks": self.actions.flags(action_masks)} if self.masked else {}
         action, state = self.model.predict(observation, state, episode_start, deterministic, **masks)
         return self.actions.decode(action), state
+
+
+def with_decay(settings: Settings) -> dict[str, Any]:
+    """Settings whose learning rate falls linearly to 0: without it late updates undo what was learnt."""
+    return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
 
 
 def _batch_size(rollout: int, minibatches: int) -> int:
