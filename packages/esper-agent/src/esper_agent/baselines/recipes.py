@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from esper_env import HEADS
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import LinearSchedule
 
 from esper_agent.baselines.paired import Policy
 from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, with_decay
@@ -36,10 +37,12 @@ class Student(Policy, Protocol):
 
 
 class OurStudent:
-    """Our agent; the arguments are those of `SB3Student`."""
+    """Our agent; the arguments are those of `SB3Student`. The weights of the entropies fall with the learning rate."""
 
     def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
-        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **with_decay(settings))
+        weights = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in settings["ent_coef"].items()}
+        decaying = {**with_decay(settings), "ent_coef": weights}
+        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **decaying)
         self.rollout = rows * self.model.config.n_steps
         self.predict = self.model.predict
 
@@ -114,7 +117,7 @@ SHARED_SPACE: dict[str, tuple[Any, ...]] = {
 SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
 OUR_SPACE = {
     **SHARED_SPACE,
-    "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.001, 0.003, 0.01)),
+    "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.003, 0.01, 0.03)),
     "normalize_observations": (False, True),
 }
 SB3_DEFAULTS: Settings = {
@@ -122,8 +125,8 @@ SB3_DEFAULTS: Settings = {
     "normalize": False,
 }  # fmt: skip
 OUR_DEFAULTS: Settings = {
-    "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.95,
-    "ent_coef": entropy_weights(0.003), "normalize_observations": True, "sequence_length": 30,
+    "learning_rate": 1.5e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.9,
+    "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}
