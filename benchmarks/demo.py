@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import esper_env  # noqa: F401 (registers the environments)
-import gymnasium
 import matplotlib.figure
 import numpy as np
 from esper_agent import FactoredRecurrentPPO
 from esper_agent.baselines.controllers import NeverGrow, PlateauRule
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
-from esper_agent.baselines.recipes import RECIPES
+from esper_agent.baselines.recipes import RECIPES, OurStudent
 from intervals import interval
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -40,8 +39,7 @@ class Curve(BaseCallback):
 
 
 def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
-    env = gymnasium.make_vec(ENV_ID, num_envs=ROWS, autoreset_mode="same_step", output="torch")
-    agent = FactoredRecurrentPPO(env, seed=seed, **RECIPES["ours"].settings(ENV_ID))
+    agent = OurStudent(ENV_ID, ROWS, seed, RECIPES["ours"].settings(ENV_ID)).model
     curve = Curve()
     agent.learn(steps, callback=curve, progress_bar=True)
     return agent, curve

@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
 from esper_agent.baselines.paired import Policy
-from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, with_decay
+from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, scheduled
 from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
@@ -37,12 +37,14 @@ class Student(Policy, Protocol):
 
 
 class OurStudent:
-    """Our agent; the arguments are those of `SB3Student`. The weights of the entropies fall with the learning rate."""
+    """Our agent; the arguments are those of `SB3Student`. With `decay` the weights of the entropies fall as well."""
 
     def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
-        weights = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in settings["ent_coef"].items()}
-        decaying = {**with_decay(settings), "ent_coef": weights}
-        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **decaying)
+        arguments = scheduled(settings)
+        if settings["decay"]:
+            weights = settings["ent_coef"].items()
+            arguments["ent_coef"] = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in weights}
+        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **arguments)
         self.rollout = rows * self.model.config.n_steps
         self.predict = self.model.predict
 
@@ -113,6 +115,7 @@ SHARED_SPACE: dict[str, tuple[Any, ...]] = {
     "n_epochs": (4, 8, 10),
     "n_minibatches": (1, 2, 4),
     "gae_lambda": (0.9, 0.95, 0.98),
+    "decay": (False, True),
 }
 SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
 OUR_SPACE = {
@@ -122,11 +125,12 @@ OUR_SPACE = {
 }
 SB3_DEFAULTS: Settings = {
     "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 10, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.01,
-    "normalize": False,
+    "normalize": False, "decay": False,
 }  # fmt: skip
 OUR_DEFAULTS: Settings = {
     "learning_rate": 1.5e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.9,
     "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
+    "decay": True,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}

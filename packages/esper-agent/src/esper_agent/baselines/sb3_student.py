@@ -51,14 +51,14 @@ class SB3Student:
         env_id: the environment.
         rows: how many rows train side by side.
         seed: seed of everything random.
-        settings: arguments of the algorithm, with `n_minibatches` in place of a batch size and `normalize` for running
-            moments of observations and rewards. The learning rate falls to 0 over the training. The environment owns
-            `gamma`: another value is refused.
+        settings: arguments of the algorithm, with `n_minibatches` in place of a batch size, `normalize` for running
+            moments of observations and rewards, and `decay` for a learning rate that falls to 0 over the training. The
+            environment owns `gamma`: another value is refused.
     """
 
     def __init__(self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings) -> None:
         algorithm_class, policy = algorithm.load()
-        arguments = with_decay(settings)
+        arguments = scheduled(settings)
         raw = EsperVecEnv(env_id, rows, algorithm.actions)
         gamma = resolve_gamma(raw.env, arguments.pop("gamma", None))
         self.env: VecEnv = VecMonitor(raw)
@@ -98,9 +98,12 @@ class SB3Student:
         return self.actions.decode(action), state
 
 
-def with_decay(settings: Settings) -> dict[str, Any]:
-    """Settings whose learning rate falls linearly to 0: without it late updates undo what was learnt."""
-    return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
+def scheduled(settings: Settings) -> dict[str, Any]:
+    """Settings for an algorithm: with `decay`, the learning rate falls linearly to 0 over the training."""
+    arguments = dict(settings)
+    if arguments.pop("decay"):
+        arguments["learning_rate"] = LinearSchedule(arguments["learning_rate"], 0.0, 1.0)
+    return arguments
 
 
 def _batch_size(rollout: int, minibatches: int) -> int:
