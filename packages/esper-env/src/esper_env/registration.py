@@ -6,7 +6,16 @@ import gymnasium
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Esper-v0": {"task": "digits_mlp"},
-    "Esper-Deep-v0": {"task": "digits_deep", "horizon": 40, "lesion_weights": (0.1, 0.3, 0.6), "slot_rent": 0.03},
+    "Esper-Deep-v0": {
+        "task": "digits_deep",
+        "horizon": 40,
+        "lesion_weights": (0.1, 0.5, 0.4),
+        "live_units": (1, 2),
+        "prune_age": 10,  # six slots invite churn: seeds that random play prunes at once teach nothing
+        "embargo_steps": 8,
+        "rent": 0.05,
+        "slot_rent": 0.01,
+    },
     "Esper-CNN-v0": {"task": "digits_cnn", "learning_rate": (0.08, 0.18), "live_units": (1, 2)},
     "Esper-FashionMNIST-v0": {
         "task": "fashion_mnist_cnn",
