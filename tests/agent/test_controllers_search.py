@@ -210,6 +210,19 @@ def test_intervals_cover_what_they_should(monkeypatch: pytest.MonkeyPatch) -> No
     assert (half.mean, half.low, half.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
+def test_controls_that_were_not_tuned_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned, out, settings = tmp_path / "tuned.json", tmp_path / "result.json", json.dumps({"horizon": 13, **QUICK_LIFE})
+    few = ("--trials", "1", "--schedule-trials", "0", "--oracle-trials", "1", "--instances", "5")
+    rules = ("grow_everything", "plateau")
+    run("tune_controls", "--rules", *rules, *few, "--settings", settings, "--out", str(tuned), monkeypatch=monkeypatch)
+    files = ("--tuned", str(tuned), "--json", str(out))
+    run("growth_controls", "--quick", "--episodes", "2", "--settings", settings, *files, monkeypatch=monkeypatch)
+    assert set(json.loads(out.read_text(encoding="utf-8"))["arms"]) == {"never", "random", *rules, "oracle"}
+    assert "2 test instances from seed 10000, 13 steps each" in capsys.readouterr().out
+
+
 def test_schedules_are_stored_as_plain_data() -> None:
     stored: Schedule = (planting(1, 2),)
     assert json.loads(json.dumps(plain(stored))) == [
