@@ -164,7 +164,8 @@ def size_lines(result: dict[str, Any]) -> list[str]:
         f"{result['episodes']} test instances from seed {FIRST_SEED}, {config['horizon']} steps each. A host trains on",
         f"{least} to {most} of {size['train']:,} samples, {size['minibatches']} batches of {size['batch']} per step.",
         f"{size['val']:,} samples validate and {size['test']:,} test. Constants were tuned for {tuned} settings"
-        + ("." if limit is None else f", with up to {limit:.1%} added in the arms `_equal`."),
+        + ("" if limit is None else f", with up to {limit:.1%} added in the arms `_equal`")
+        + f" (`{result['tuned_by']}`).",
     ]
 
 
@@ -224,6 +225,7 @@ def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[st
         "config": asdict(config),
         "tuned_for_these_settings": same_settings(tuned["config"], asdict(config)),
         "size": size_of(simulation),
+        "tuned_by": tuned["provenance"]["command"],
         "equal_parameters": tuned.get("equal_parameters", {}),
         "provenance": provenance(),
         "arms": summary(arms),
