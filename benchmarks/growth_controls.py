@@ -154,6 +154,12 @@ def size_of(simulation: Any) -> dict[str, int]:
     return {**splits, "minibatches": simulation.task.minibatches_per_step, "batch": simulation.task.batch_size}
 
 
+def metric_line(metric: str) -> str:
+    """What the column of accuracy holds."""
+    told = {"accuracy": "the share of right answers", "compression": "the share of a blind guess's bits that is saved"}
+    return f"Accuracy here is the task's metric, {told[metric]}."
+
+
 def size_lines(result: dict[str, Any]) -> list[str]:
     """What was run, in words."""
     size, config = result["size"], result["config"]
@@ -184,6 +190,7 @@ def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> s
             "",
             *(f"- {check}" for check in checks),
             "",
+            metric_line(result["metric"]),
             *size_lines(result),
             f"`{facts['command']}`; {packages}.",
             "",
@@ -224,6 +231,7 @@ def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[st
         "first_seed": FIRST_SEED,
         "config": asdict(config),
         "tuned_for_these_settings": same_settings(tuned["config"], asdict(config)),
+        "metric": simulation.task.metric.__name__,
         "size": size_of(simulation),
         "tuned_by": tuned["provenance"]["command"],
         "equal_parameters": tuned.get("equal_parameters", {}),

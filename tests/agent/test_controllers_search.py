@@ -166,6 +166,11 @@ def test_the_shipped_constants_make_every_control(env_id: str) -> None:
         make_control(name, env, tuned["equal_parameters"][name])
 
 
+def test_where_fewer_controls_were_tuned_fewer_are_made() -> None:
+    controls = make_controls(make_test_env("Esper-Text-v0", 2), load_tuned("Esper-Text-v0"))
+    assert tuple(controls) == ("never", "random", "grow_everything", "plateau", "oracle")
+
+
 def test_unknown_names_are_refused_with_those_that_exist(env: Env) -> None:
     with pytest.raises(ValueError, match=r"no tuned controls for 'Nowhere-v0'.*known: .*Esper-v0"):
         load_tuned("Nowhere-v0")
