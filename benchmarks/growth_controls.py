@@ -52,8 +52,9 @@ class Criterion:
 
 
 def controls(env: Env, tuned: dict[str, Any]) -> dict[str, Controller]:
-    """All arms; those at equal parameters carry a suffix."""
-    equal = {f"{name}_equal": make_control(name, env, tuned["equal_parameters"][name]) for name in EQUAL}
+    """All arms that were tuned; those at equal parameters carry a suffix."""
+    constants = tuned.get("equal_parameters", {})
+    equal = {f"{name}_equal": make_control(name, env, constants[name]) for name in EQUAL if name in constants}
     return make_controls(env, tuned) | equal
 
 
@@ -89,29 +90,32 @@ def summary(arms: Arms) -> Table:
     return table
 
 
-def beats(arms: Arms, better: str, worse: str, measure: str, statement: str) -> Criterion:
-    """One arm beats another with an interval that excludes zero."""
+def beats(arms: Arms, better: str, worse: str, measure: str, statement: str) -> list[Criterion]:
+    """One arm beats another with an interval that excludes zero; nothing where either was not played."""
+    if better not in arms or worse not in arms:
+        return []
     ahead = gap(arms, measure, better, worse)
-    return Criterion(statement, ahead.low > 0, str(ahead))
+    return [Criterion(statement, ahead.low > 0, str(ahead))]
 
 
 def criteria(arms: Arms, config: EsperConfig) -> list[Criterion]:
     accuracy, value = "test_accuracy", "discounted_return"
     lead = gap(arms, accuracy, "oracle", "never")
-    blind = max(OPEN_LOOP, key=lambda name: float(arms[name].discounted_return.mean()))
+    open_loop = [name for name in OPEN_LOOP if name in arms]
+    blind = max(open_loop, key=lambda name: float(arms[name].discounted_return.mean()))
     return [
         Criterion(f"(a) oracle gains {LEAST_GAIN:.0%} accuracy over never growing", lead.mean >= LEAST_GAIN, str(lead)),
-        beats(arms, "oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
-        beats(arms, "oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
-        beats(
+        *beats(arms, "oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
+        *beats(arms, "oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
+        *beats(
             arms, "oracle", "fixed_schedule_equal", accuracy, "(b) oracle above a fixed schedule of its size, accuracy"
         ),
-        beats(
+        *beats(
             arms, "oracle", "grow_everything_equal", accuracy, "(b) oracle above grow-everything of its size, accuracy"
         ),
-        beats(arms, "plateau", "random", value, "(c) plateau rule above random legal play, return"),
-        beats(arms, "plateau", blind, value, f"(d) plateau rule above the best that does not look, {blind}, return"),
-        beats(arms, "oracle", "greedy", value, "(e) oracle above greedy, return"),
+        *beats(arms, "plateau", "random", value, "(c) plateau rule above random legal play, return"),
+        *beats(arms, "plateau", blind, value, f"(d) plateau rule above the best that does not look, {blind}, return"),
+        *beats(arms, "oracle", "greedy", value, "(e) oracle above greedy, return"),
         room_for_trials(config),
     ]
 
@@ -144,10 +148,36 @@ def oracle_table(table: Table) -> list[str]:
     return lines
 
 
+def size_of(simulation: Any) -> dict[str, int]:
+    """How much data there is, and how much of it a step trains on."""
+    splits = {name: len(getattr(simulation.data, name)) for name in ("train", "val", "test")}
+    return {**splits, "minibatches": simulation.task.minibatches_per_step, "batch": simulation.task.batch_size}
+
+
+def metric_line(metric: str) -> str:
+    """What the column of accuracy holds."""
+    told = {"accuracy": "the share of right answers", "compression": "the share of a blind guess's bits that is saved"}
+    return f"Accuracy here is the task's metric, {told[metric]}."
+
+
+def size_lines(result: dict[str, Any]) -> list[str]:
+    """What was run, in words."""
+    size, config = result["size"], result["config"]
+    least, most = (f"{share:.0%}" for share in config["subset"])
+    tuned = "these" if result["tuned_for_these_settings"] else "OTHER"
+    limit = result["equal_parameters"].get("limit")
+    return [
+        f"{result['episodes']} test instances from seed {FIRST_SEED}, {config['horizon']} steps each. A host trains on",
+        f"{least} to {most} of {size['train']:,} samples, {size['minibatches']} batches of {size['batch']} per step.",
+        f"{size['val']:,} samples validate and {size['test']:,} test. Constants were tuned for {tuned} settings"
+        + ("" if limit is None else f", with up to {limit:.1%} added in the arms `_equal`")
+        + f" (`{result['tuned_by']}`).",
+    ]
+
+
 def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> str:
     facts = result["provenance"]
     packages = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
-    tuned = "these" if result["tuned_for_these_settings"] else "OTHER"
     assert __doc__ is not None
     return "\n".join(
         [
@@ -160,8 +190,9 @@ def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> s
             "",
             *(f"- {check}" for check in checks),
             "",
-            f"{result['episodes']} test instances from seed {FIRST_SEED}; constants tuned for {tuned} settings; up to",
-            f"{result['equal_parameters']['limit']:.1%} added in the arms `_equal`. `{facts['command']}`; {packages}.",
+            metric_line(result["metric"]),
+            *size_lines(result),
+            f"`{facts['command']}`; {packages}.",
             "",
         ]
     )
@@ -191,7 +222,8 @@ def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
 def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """Play all arms; everything that the result holds, with the table and the criteria as objects."""
     env = make_test_env(env_id, episodes, **settings)
-    config: EsperConfig = env.unwrapped.simulation.config  # type: ignore[attr-defined]
+    simulation: Any = env.unwrapped.simulation  # type: ignore[attr-defined]
+    config: EsperConfig = simulation.config
     arms = play_all(env, tuned)
     return {
         "environment": env_id,
@@ -199,7 +231,10 @@ def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[st
         "first_seed": FIRST_SEED,
         "config": asdict(config),
         "tuned_for_these_settings": same_settings(tuned["config"], asdict(config)),
-        "equal_parameters": tuned["equal_parameters"],
+        "metric": simulation.task.metric.__name__,
+        "size": size_of(simulation),
+        "tuned_by": tuned["provenance"]["command"],
+        "equal_parameters": tuned.get("equal_parameters", {}),
         "provenance": provenance(),
         "arms": summary(arms),
         "criteria": criteria(arms, config),

@@ -166,6 +166,11 @@ def test_the_shipped_constants_make_every_control(env_id: str) -> None:
         make_control(name, env, tuned["equal_parameters"][name])
 
 
+def test_where_fewer_controls_were_tuned_fewer_are_made() -> None:
+    controls = make_controls(make_test_env("Esper-Text-v0", 2), load_tuned("Esper-Text-v0"))
+    assert tuple(controls) == ("never", "random", "grow_everything", "plateau", "oracle")
+
+
 def test_unknown_names_are_refused_with_those_that_exist(env: Env) -> None:
     with pytest.raises(ValueError, match=r"no tuned controls for 'Nowhere-v0'.*known: .*Esper-v0"):
         load_tuned("Nowhere-v0")
@@ -208,6 +213,19 @@ def test_intervals_cover_what_they_should(monkeypatch: pytest.MonkeyPatch) -> No
     whole = rng.normal(1.0, 0.5, 100)
     half = intervals.share(whole / 2, whole)
     assert (half.mean, half.low, half.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_controls_that_were_not_tuned_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned, out, settings = tmp_path / "tuned.json", tmp_path / "result.json", json.dumps({"horizon": 13, **QUICK_LIFE})
+    few = ("--trials", "1", "--schedule-trials", "0", "--oracle-trials", "1", "--instances", "5")
+    rules = ("grow_everything", "plateau")
+    run("tune_controls", "--rules", *rules, *few, "--settings", settings, "--out", str(tuned), monkeypatch=monkeypatch)
+    files = ("--tuned", str(tuned), "--json", str(out))
+    run("growth_controls", "--quick", "--episodes", "2", "--settings", settings, *files, monkeypatch=monkeypatch)
+    assert set(json.loads(out.read_text(encoding="utf-8"))["arms"]) == {"never", "random", *rules, "oracle"}
+    assert "2 test instances from seed 10000, 13 steps each" in capsys.readouterr().out
 
 
 def test_schedules_are_stored_as_plain_data() -> None:

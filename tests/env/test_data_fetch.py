@@ -133,11 +133,13 @@ def test_a_damaged_archive_is_refused_by_name() -> None:
     assert installed(dataset) == {}
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_a_server_that_is_not_there_is_named_and_so_is_the_other_way_to_the_data() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/images.gz"
-        with pytest.raises(DataError, match=rf"^cannot fetch {url}: .*refused"):
+        with pytest.raises(
+            DataError, match=rf"^cannot fetch {url}: .*refused.* run `esper-env data import crafted PATH`"
+        ):
             fetch(crafted(CONTENTS, urls=(url,)))
 
 

@@ -26,7 +26,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     },
     "Esper-CIFAR10-v0": {
         "task": "cifar10_cnn",
-        "learning_rate": (0.005, 0.015),
+        "learning_rate": (0.002, 0.005),
         "live_units": (1, 2),
         "rent": 0.02,
         "slot_rent": 0.01,

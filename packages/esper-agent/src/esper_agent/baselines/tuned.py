@@ -13,7 +13,8 @@ from esper_agent.baselines.scripted import FixedSchedule, plantings_of
 from esper_agent.baselines.tuning import RULES
 
 TUNED = Path(__file__).parent / "constants"
-CONTROLS = ("never", "random", *RULES, "fixed_schedule", "oracle")
+UNTUNED = ("never", "random")
+CONTROLS = (*UNTUNED, *RULES, "fixed_schedule", "oracle")
 
 
 def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
@@ -46,5 +47,6 @@ def make_control(name: str, env: Env, constants: dict[str, Any]) -> Controller:
 
 
 def make_controls(env: Env, tuned: dict[str, Any]) -> dict[str, Controller]:
-    """All of CONTROLS, for an environment whose id `tuned` was loaded for."""
-    return {name: make_control(name, env, tuned["controls"].get(name, {})) for name in CONTROLS}
+    """Those of CONTROLS that were tuned or need no tuning, for an environment whose id `tuned` was loaded for."""
+    constants = {name: {} for name in UNTUNED} | tuned["controls"]
+    return {name: make_control(name, env, constants[name]) for name in CONTROLS if name in constants}

@@ -10,7 +10,8 @@ from esper_env.blueprints.base import BLUEPRINTS, Blueprint
 from esper_env.blueprints.dense import GatedUnit, LowRank, TwoLayer
 from esper_env.hosts.base import Slot
 from esper_env.hosts.transformer import NORM_EPSILON
-from esper_env.population.layers import attention, dense, layer_norm, normed_dense
+from esper_env.population.attention import causal_attention
+from esper_env.population.layers import dense, layer_norm, normed_dense
 from esper_env.population.layout import Params
 
 # Adam's steps do not grow with the gradient, so a silent seed needs help to catch up: with gains of 0.5, 1 and 3 an
@@ -83,8 +84,7 @@ class AttentionHead(Blueprint):
         """The fused head."""
         norm = (params["norm.weight"], params["norm.bias"])
         projected = normed_dense(x.flatten(1, 2), *norm, params["project.weight"], None, NORM_EPSILON)
-        query, key, value = projected.view(*x.shape[:3], -1).chunk(3, dim=-1)
-        mixed = attention(query, key, value, heads=1, causal=True).flatten(1, 2)
+        mixed = causal_attention(projected.view(*x.shape[:3], -1), heads=1).flatten(1, 2)
         return dense(mixed, params["out.weight"], params["out.bias"]).view(*x.shape[:3], -1)
 
 

@@ -56,8 +56,12 @@ class Dataset:
     @property
     def command(self) -> str:
         """The command that brings the data."""
-        by_import = f"`esper-env data import {self.name} PATH` (PATH: {self.importable})"
-        return f"`esper-env data fetch {self.name}` or {by_import}" if self.urls else by_import
+        return f"`esper-env data fetch {self.name}` or {self.by_import}" if self.urls else self.by_import
+
+    @property
+    def by_import(self) -> str:
+        """The command that brings the data from a file or directory."""
+        return f"`esper-env data import {self.name} PATH` (PATH: {self.importable})"
 
     def missing(self) -> list[str]:
         """Names of the files that are not there."""

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from esper_env.data.datasets import Dataset
-from esper_env.data.errors import DataError
+from esper_env.data.errors import DataError, UnreachableError
 from esper_env.data.importing import install
 from esper_env.data.progress import Progress
 from esper_env.data.recipes import CHUNK
@@ -29,7 +29,10 @@ def fetch(dataset: Dataset, done: Callable[[str], None] = lambda _: None) -> Non
     if not dataset.urls:
         raise DataError(f"{dataset.name} has no canonical place to fetch it from; run {dataset.command}")
     folder = dataset.directory / "downloads"
-    downloads = [download(url, folder / PurePosixPath(urlsplit(url).path).name) for url in dataset.urls]
+    try:
+        downloads = [download(url, folder / PurePosixPath(urlsplit(url).path).name) for url in dataset.urls]
+    except UnreachableError as error:
+        raise UnreachableError(f"{error}; get the data another way and run {dataset.by_import}") from error
     try:
         install(dataset, downloads[0], done)
     finally:
@@ -47,9 +50,9 @@ def download(url: str, target: Path) -> Path:
         _continue(url, partial)
         return partial.replace(target)
     except urllib.error.HTTPError as error:
-        raise DataError(f"cannot fetch {url}: {error.code} {error.reason}") from error
+        raise UnreachableError(f"cannot fetch {url}: {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
-        raise DataError(f"cannot fetch {url}: {error.reason}") from error
+        raise UnreachableError(f"cannot fetch {url}: {error.reason}") from error
     except HTTPException as error:
         raise DataError(f"cannot fetch {url}: {error!r}; run the same command again to go on") from error
     except OSError as error:

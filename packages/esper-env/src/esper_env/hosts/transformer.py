@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
-from esper_env.population.layers import attention, dense, embedding, normed_dense
+from esper_env.population.attention import causal_attention
+from esper_env.population.layers import dense, embedding, normed_dense
 from esper_env.population.layout import Params
 
 # A norm divides by what a lesion left alive. At torch's 1e-5 the norm of one live unit is a step function, and two
@@ -115,8 +116,7 @@ class TransformerHost(Host):
         shape, x = x.shape, x.flatten(1, 2)
         norm = (params["before_attention.weight"], params["before_attention.bias"])
         projected = normed_dense(x, *norm, params["project.weight"], None, NORM_EPSILON)
-        query, key, value = projected.view(*shape[:3], -1).chunk(3, dim=-1)
-        mixed = attention(query, key, value, self.heads, causal=True).flatten(1, 2)
+        mixed = causal_attention(projected.view(*shape[:3], -1), self.heads).flatten(1, 2)
         x = dense(mixed, params["merge.weight"], x)
         norm = (params["before_mlp.weight"], params["before_mlp.bias"])
         hidden = F.relu(normed_dense(x, *norm, params["up.weight"], params["up.bias"], NORM_EPSILON), inplace=True)

@@ -88,15 +88,6 @@ def embedding(tokens: Tensor, weight: Tensor) -> Tensor:
     return F.embedding(tokens + offset, weight.reshape(n * vocabulary, features))
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool) -> Tensor:
-    """Multi-head attention per model on projected [n, batch, length, features]."""
-    n, batch, length, features = query.shape
-    per_head = (n * batch, length, heads, features // heads)
-    q, k, v = (t.reshape(per_head).transpose(1, 2) for t in (query, key, value))
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return mixed.transpose(1, 2).reshape(n, batch, length, features)
-
-
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy of each model, [n], from logits [n, ..., classes] and labels [n, ...]."""
     # With the classes on a leading axis the softmax kernel vectorises over the batch: four times as fast.
