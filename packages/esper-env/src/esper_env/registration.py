@@ -16,7 +16,13 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "rent": 0.05,
         "slot_rent": 0.01,
     },
-    "Esper-CNN-v0": {"task": "digits_cnn", "learning_rate": (0.08, 0.18), "live_units": (1, 2)},
+    "Esper-CNN-v0": {
+        "task": "digits_cnn",
+        "lesion_weights": (0.2, 0.5, 0.3),
+        "learning_rate": (0.08, 0.18),
+        "live_units": (1, 1),
+        "slot_rent": 0.03,
+    },
     "Esper-FashionMNIST-v0": {
         "task": "fashion_mnist_cnn",
         "learning_rate": (0.005, 0.015),
