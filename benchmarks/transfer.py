@@ -20,9 +20,9 @@ import esper_env  # noqa: F401 (registers the environments)
 import gymnasium
 import numpy as np
 from common import RESULTS, provenance, write_json
-from esper_agent import FactoredRecurrentPPO
 from esper_agent.baselines.controllers import NeverGrow, PlateauRule
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
+from esper_agent.baselines.recipes import RECIPES, Student
 from intervals import Interval, interval
 
 IDS = ("Esper-v0", "Esper-CNN-v0", "Esper-Text-v0")
@@ -40,7 +40,7 @@ class Budget:
     episodes: int
 
 
-FULL = Budget(steps=120_000, rows=64, seeds=(0, 1, 2), episodes=128)
+FULL = Budget(steps=75_000, rows=64, seeds=(0, 1, 2), episodes=64)
 QUICK = Budget(steps=480, rows=8, seeds=(0,), episodes=6)
 
 
@@ -67,15 +67,11 @@ def require_alike(ids: list[str]) -> None:
         )
 
 
-def make_agent(env_id: str, rows: int, seed: int) -> FactoredRecurrentPPO:
-    env = gymnasium.make_vec(env_id, num_envs=rows, autoreset_mode="same_step", output="torch")
-    horizon: int = env.unwrapped.simulation.config.horizon  # type: ignore[attr-defined]
-    return FactoredRecurrentPPO(env, n_steps=horizon, sequence_length=horizon, n_epochs=6, ent_coef=0.02, seed=seed)
-
-
-def train(env_id: str, budget: Budget, seed: int) -> FactoredRecurrentPPO:
+def train(env_id: str, budget: Budget, seed: int) -> Student:
     print(f"training on {env_id}, seed {seed}", flush=True)
-    return make_agent(env_id, budget.rows, seed).learn(budget.steps)
+    student = RECIPES["ours"].build(env_id, budget.rows, seed)
+    student.train(budget.steps)
+    return student
 
 
 def agents(ids: list[str], budget: Budget) -> dict[str, list[Policy]]:
@@ -83,7 +79,7 @@ def agents(ids: list[str], budget: Budget) -> dict[str, list[Policy]]:
     trained: dict[str, list[Policy]] = {
         f"trained on {name}": [train(name, budget, seed) for seed in budget.seeds] for name in ids
     }
-    return {UNTRAINED: [make_agent(ids[0], budget.rows, seed) for seed in budget.seeds], **trained}
+    return {UNTRAINED: [RECIPES["ours"].build(ids[0], budget.rows, seed) for seed in budget.seeds], **trained}
 
 
 def averaged(parts: list[Episodes]) -> Episodes:
