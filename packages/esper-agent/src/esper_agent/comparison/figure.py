@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from esper_agent.comparison.results import AXES, SCORES, Results
 from esper_agent.comparison.statistics import interquartile_mean, iqm, iqm_curve, profile
@@ -44,6 +45,7 @@ def _curves(axes: Axes, results: Results, axis: str, colours: dict[str, str]) ->
         axes.plot(grid, middle, color=colours[agent], label=agent)
         axes.fill_between(grid, low, high, color=colours[agent], alpha=0.15, linewidth=0)
     axes.set(xlabel=AXES[axis], ylabel="return on held-out instances")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k, 40k, ...: whole numbers would run into each other
     axes.grid(alpha=0.3)
 
 
