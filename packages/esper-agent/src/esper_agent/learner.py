@@ -68,7 +68,7 @@ class Learner:
         self.learning_rate = FloatSchedule(config.learning_rate)
         self.clip_range = FloatSchedule(config.clip_range)
         self.optimizer = GroupedAdamW(policy.parameter_groups(), config)
-        ranks.copy_from_leader(flat.data for flat in self.optimizer.flat.values())
+        ranks.copy_from_leader([self.optimizer.flat])
         self.counters = Counters()
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
@@ -98,7 +98,7 @@ class Learner:
         anchor = self.anchor(batch, partition)
         targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
         settings, learning_rate = self.settings(progress_remaining), self.learning_rate(progress_remaining)
-        self.optimizer.set_learning_rate(learning_rate)
+        self.optimizer.learning_rate = learning_rate
         minibatches = self._epochs(batch, targets, settings, partition)
         context = UpdateContext(
             heads=self.policy.actions.heads,
@@ -258,16 +258,14 @@ class Learner:
         loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
         if self.ranks.several:
             loss = share_of(loss, settings, *self.ranks.sum(loss.steps, loss.choices))
-        self.optimizer.zero_grad()
-        loss.total.backward()
+        self.optimizer.differentiate(loss.total)
         return self._add_up(loss) if self.ranks.several else loss
 
     def _add_up(self, share: Loss) -> Loss:
         """Sum the shares of all ranks, and their gradients, in one message."""
-        gradients = self.optimizer.gradients
-        summed = self.ranks.sum(*gradients, *(getattr(share, name) for name in SHARED))
-        torch._foreach_copy_(gradients, summed[: len(gradients)])
-        return replace(share, **dict(zip(SHARED, summed[len(gradients) :], strict=True)))
+        gradient, *summed = self.ranks.sum(self.optimizer.gradient, *(getattr(share, name) for name in SHARED))
+        self.optimizer.gradient.copy_(gradient)
+        return replace(share, **dict(zip(SHARED, summed, strict=True)))
 
 
 def in_union(batch: Sequences, n_envs: int, ranks: Ranks) -> Sequences:

@@ -1,12 +1,12 @@
 """Gradient norms by parameter group, and clipping that reports what it did."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-Groups = Mapping[str, Iterable[nn.Parameter]]
+Groups = Mapping[str, Sequence[nn.Parameter]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def group_norms(groups: Groups) -> dict[str, Tensor]:
     Raises:
         ValueError: when gradients live on more than one device.
     """
-    gradients = {name: [p.grad for p in group if p.grad is not None] for name, group in groups.items()}
+    gradients = _gradients(groups)
     device = _only_device(gradients)
     return {name: _norm(tensors, device) for name, tensors in gradients.items()}
 
@@ -40,20 +40,22 @@ def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float
         max_group_norm: limit of each group, or None for no limit by group.
         max_norm: limit of the total norm after the groups were limited.
     """
-    members = {name: list(group) for name, group in groups.items()}
-    norms = group_norms(members)
+    norms = group_norms(groups)
     before = torch.stack(list(norms.values()))
     scale = _scales(before, max_group_norm, max_norm)
-    for factor, group in zip(scale.unbind(), members.values(), strict=True):
-        for parameter in group:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+    for factor, tensors in zip(scale.unbind(), _gradients(groups).values(), strict=True):
+        for tensor in tensors:
+            tensor.mul_(factor)
     return ClipReport(
         pre=torch.linalg.vector_norm(before),
         post=torch.linalg.vector_norm(before * scale),
         clipped=(scale < 1).any(),
         per_group=norms,
     )
+
+
+def _gradients(groups: Groups) -> dict[str, list[Tensor]]:
+    return {name: [p.grad for p in group if p.grad is not None] for name, group in groups.items()}
 
 
 def _scales(norms: Tensor, max_group_norm: float | None, max_norm: float) -> Tensor:
