@@ -129,7 +129,7 @@ def test_schedules_follow_the_environment_steps() -> None:
             return True
 
         def _on_rollout_start(self) -> None:
-            rates.append(self.model.learner.optimizer.adam.param_groups[0]["lr"])
+            rates.append(self.model.learner.optimizer.learning_rate)
 
     model = make_model(learning_rate=LinearSchedule(1.0, 0.0, 1.0), clip_range=lambda remaining: 0.1 + remaining)
     model.learn(64 * 4, Watch())

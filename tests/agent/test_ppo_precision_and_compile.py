@@ -133,8 +133,7 @@ for rows in partition:
     loss = ppo_loss(learner.evaluate(part), part, targets.select(rows), learner.settings(1.0))
     deviation = (loss.log_ratios.sum(0).exp() - 1).abs().max().item()
     assert deviation < 1e-6, deviation
-learner.optimizer.zero_grad()
-loss.total.backward()
+learner.optimizer.differentiate(loss.total)
 assert all(p.grad is not None and p.grad.isfinite().all() for p in model.policy.parameters())
 assert all(p.dtype == torch.float32 for p in model.policy.parameters())
 evaluate_policy(model, MaskedHeads(2), 4)

@@ -25,6 +25,7 @@ class Legality:
 
     penalty: Tensor  # [cells, width, ...]: added to the logits, 0 where legal
     inverse_capacity: Tensor  # [cells, ...]: 1 / log(number of legal values); 0 where there is no choice
+    available: Tensor  # bool [heads, ...]: where a head has a choice under some leading value
 
     @classmethod
     def of(cls, spec: ActionSpec, mask: Tensor) -> "Legality":
@@ -37,20 +38,13 @@ class Legality:
             followers = split_rows(spec, legal) * mask[0, : spec.sizes[0], None]
             legal = torch.cat([legal[:1], followers.flatten(0, 1)])
         capacity = legal.clamp(min=1).float().log()
-        inverse = torch.where(capacity > 0, 1 / capacity, 0.0)
-        return cls(torch.where(mask, 0.0, MASKED_LOGIT), inverse)
+        choice = capacity > 0
+        available = torch.cat([choice[:1], split_rows(spec, choice).any(0)])
+        return cls(torch.where(mask, 0.0, MASKED_LOGIT), torch.where(choice, 1 / capacity, 0.0), available)
 
-    def select(self, rows: Tensor) -> "Legality":
-        """Some entries of the first batch dimension."""
-        return Legality(self.penalty.index_select(2, rows), self.inverse_capacity.index_select(1, rows))
-
-
-@dataclass(frozen=True)
-class HeadEntropy:
-    """Normalised entropies (1 is uniform over the legal values) of each head, and where it had a choice."""
-
-    value: Tensor  # [heads, ...]; 0 where there was no choice
-    available: Tensor  # bool [heads, ...]
+    def select(self, rows: Tensor | slice) -> "Legality":
+        """Some entries of the first batch dimension; views of them for a slice."""
+        return Legality(self.penalty[:, :, rows], self.inverse_capacity[:, rows], self.available[:, rows])
 
 
 class FactoredDistribution:
@@ -94,7 +88,11 @@ class FactoredDistribution:
 
     def head_log_prob(self, actions: Tensor) -> Tensor:
         """Log-probability of each head's value given the leading one, [heads, ...] -> [heads, ...]."""
-        return self.log_p.flatten(0, 1).gather(0, flat_index(self.spec, actions))
+        return self.entry_log_prob(flat_index(self.spec, actions))
+
+    def entry_log_prob(self, entries: Tensor) -> Tensor:
+        """The same for actions that `flat_index` has already found among the entries."""
+        return self.log_p.flatten(0, 1).gather(0, entries)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log-probability of the joint action, [heads, ...] -> [...]."""
@@ -102,30 +100,28 @@ class FactoredDistribution:
 
     def entropy(self) -> Tensor:
         """Entropy of the joint distribution in nats, [...]."""
-        return joint_mean(self.spec, self.p, self._cell_entropy())
+        return cross_entropy(joint(self.spec, self.p), self.log_p)
 
-    def _cell_entropy(self) -> Tensor:
-        return -(self.p * self.log_p).sum(1)
-
-    def head_entropy(self, inverse_capacity: Tensor) -> HeadEntropy:
-        """Entropy of each head given that it is used, as a share of the largest possible.
+    def head_entropy(self, inverse_capacity: Tensor) -> Tensor:
+        """Entropy of each head given that it is used, as a share of the largest possible, [heads, ...].
 
         A follower's entropy averages over the leading values that leave it a choice, by their probability; the
         gradient does not reach that probability, so a coefficient weighs nothing but its own head's entropy.
+        It is 0 where there is no choice.
 
         Args:
             inverse_capacity: of `Legality`.
         """
-        share = self._cell_entropy() * inverse_capacity
-        choice = inverse_capacity.expand_as(share) > 0
+        share = (self.p * self.log_p).sum(1) * -inverse_capacity
         if not self.spec.followers:
-            return HeadEntropy(share, choice)
-        usable = split_rows(self.spec, choice)
+            return share
+        lead, followers = share.split([1, len(share) - 1])
         # A row whose probability underflows is still available: it must not vanish from the average.
-        weights = usable * (row_weights(self.spec, self.p).detach()[:, None] + torch.finfo(torch.float32).tiny)
-        total = weights.sum(0)
-        rest = (weights * split_rows(self.spec, share)).sum(0) / torch.where(total > 0, total, 1.0)
-        return HeadEntropy(torch.cat([share[:1], rest]), torch.cat([choice[:1], usable.any(0)]))
+        tiny = torch.finfo(torch.float32).tiny
+        weights = row_weights(self.spec, self.p).detach()[:, None] + tiny
+        total = (weights * (split_rows(self.spec, inverse_capacity) > 0)).sum(0)
+        rows = followers.view(self.spec.rows, self.spec.followers, *share.shape[1:])
+        return torch.cat([lead, (weights * rows).sum(0) / total.clamp(min=tiny)])
 
 
 def split_rows(spec: ActionSpec, cells: Tensor) -> Tensor:
@@ -139,16 +135,17 @@ def row_weights(spec: ActionSpec, p: Tensor) -> Tensor:
     return lead if spec.rows > 1 else torch.ones_like(lead[:1])
 
 
-def joint_mean(spec: ActionSpec, p: Tensor, cells: Tensor) -> Tensor:
-    """A quantity of each cell, summed over the heads in the mean over the leading value, [cells, ...] -> [...]."""
+def joint(spec: ActionSpec, p: Tensor) -> Tensor:
+    """Probabilities times that of their row: how often each entry is part of an action, [cells, width, ...]."""
     if not spec.followers:
-        return cells[0]
-    return cells[0] + (row_weights(spec, p) * split_rows(spec, cells).sum(1)).sum(0)
+        return p
+    rows = row_weights(spec, p)[:, None, None] * split_rows(spec, p)
+    return torch.cat([p[:1], rows.flatten(0, 1)])
 
 
-def cross_entropy(spec: ActionSpec, p: Tensor, log_q: Tensor) -> Tensor:
+def cross_entropy(joint_p: Tensor, log_q: Tensor) -> Tensor:
     """-E_p[log q] of joint distributions with the same masks, [cells, width, ...] -> [...]."""
-    return joint_mean(spec, p, -(p * log_q).sum(1))
+    return -(joint_p * log_q).flatten(0, 1).sum(0)
 
 
 def flat_index(spec: ActionSpec, actions: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary, pooled_summary
 from esper_agent.diagnostics.ratios import ratio_extremes, worst_of_ranks
 from esper_agent.distributed import ALONE, Ranks
+from esper_agent.distribution import joint
 from esper_agent.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
 from esper_agent.optimization import GroupedAdamW
 from esper_agent.policy import Evaluation, Policy
@@ -42,7 +43,7 @@ class Anchor:
     """The rollout under the policy that collected it."""
 
     head_log_probs: Tensor  # [heads, sequences, time]
-    p: Tensor  # [cells, width, sequences, time]
+    p: Tensor  # [cells, width, sequences, time], of `joint`
     entropy: Tensor  # [sequences, time], joint, in nats
     values: Tensor  # [sequences, time], normalised
     hidden: Tensor  # [sequences, time, size]
@@ -68,7 +69,7 @@ class Learner:
         self.learning_rate = FloatSchedule(config.learning_rate)
         self.clip_range = FloatSchedule(config.clip_range)
         self.optimizer = GroupedAdamW(policy.parameter_groups(), config)
-        ranks.copy_from_leader(flat.data for flat in self.optimizer.flat.values())
+        ranks.copy_from_leader([self.optimizer.flat])
         self.counters = Counters()
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
@@ -98,7 +99,7 @@ class Learner:
         anchor = self.anchor(batch, partition)
         targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
         settings, learning_rate = self.settings(progress_remaining), self.learning_rate(progress_remaining)
-        self.optimizer.set_learning_rate(learning_rate)
+        self.optimizer.learning_rate = learning_rate
         minibatches = self._epochs(batch, targets, settings, partition)
         context = UpdateContext(
             heads=self.policy.actions.heads,
@@ -136,8 +137,9 @@ class Learner:
             part = batch.select(rows)
             evaluation = self.evaluate(part)
             distribution = evaluation.distribution
-            log_probs = distribution.head_log_prob(part.actions)
-            pieces.append((log_probs, distribution.p, distribution.entropy(), evaluation.values, evaluation.hidden))
+            log_probs = distribution.entry_log_prob(part.entries)
+            p = joint(distribution.spec, distribution.p)
+            pieces.append((log_probs, p, distribution.entropy(), evaluation.values, evaluation.hidden))
         order = torch.cat(partition).argsort()
         columns = zip(zip(*pieces, strict=True), (1, 2, 0, 0, 0), strict=True)
         return Anchor(*(torch.cat(column, dim).index_select(dim, order) for column, dim in columns))
@@ -216,8 +218,12 @@ class Learner:
         active = torch.ones((), dtype=torch.bool, device=self.device)
         rows: list[MinibatchStats] = []
         for epoch in range(self.config.n_epochs):
-            for chosen in partition if epoch == 0 else self.partition(batch.count):
-                rows.append(self._minibatch(batch.select(chosen), targets.select(chosen), settings, active))
+            parts = partition if epoch == 0 else self.partition(batch.count)
+            order, end = torch.cat(parts), 0
+            mixed, judged = batch.select(order), targets.select(order)  # once per epoch: minibatches are views
+            for part in parts:
+                chosen = slice(end, end := end + len(part))
+                rows.append(self._minibatch(mixed.select(chosen), judged.select(chosen), settings, active))
                 active = rows[-1].stepped
                 if self.may_peek and not active:
                     return rows
@@ -229,7 +235,7 @@ class Learner:
         """One optimiser step, unless the policy has moved too far or a number is not finite."""
         loss = self._differentiate(batch, targets, settings)
         clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
-        finite = clip.pre.isfinite() & loss.total.detach().isfinite()
+        finite = clip.pre + loss.total.detach().abs() < torch.inf  # false for NaN, too
         proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
         self.optimizer.step(proceed)
         ratios = worst_of_ranks(ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten()), self.ranks)
@@ -249,8 +255,8 @@ class Learner:
             head_log_ratio_index=ratios.head_index,
             grad_norm_pre=clip.pre,
             grad_norm_post=clip.post,
-            grad_norms=torch.stack(list(clip.per_group.values())),
-            nonfinite=(~finite).long(),
+            grad_norms=clip.norms,
+            nonfinite=~finite,
         )
 
     def _differentiate(self, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
@@ -258,16 +264,14 @@ class Learner:
         loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
         if self.ranks.several:
             loss = share_of(loss, settings, *self.ranks.sum(loss.steps, loss.choices))
-        self.optimizer.zero_grad()
-        loss.total.backward()
+        self.optimizer.differentiate(loss.total)
         return self._add_up(loss) if self.ranks.several else loss
 
     def _add_up(self, share: Loss) -> Loss:
         """Sum the shares of all ranks, and their gradients, in one message."""
-        gradients = self.optimizer.gradients
-        summed = self.ranks.sum(*gradients, *(getattr(share, name) for name in SHARED))
-        torch._foreach_copy_(gradients, summed[: len(gradients)])
-        return replace(share, **dict(zip(SHARED, summed[len(gradients) :], strict=True)))
+        gradient, *summed = self.ranks.sum(self.optimizer.gradient, *(getattr(share, name) for name in SHARED))
+        self.optimizer.gradient.copy_(gradient)
+        return replace(share, **dict(zip(SHARED, summed, strict=True)))
 
 
 def in_union(batch: Sequences, n_envs: int, ranks: Ranks) -> Sequences:

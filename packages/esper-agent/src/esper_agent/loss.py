@@ -17,21 +17,21 @@ class Targets:
     """What a batch of sequences is judged by, each [sequences, time]."""
 
     head_log_probs: Tensor  # [heads, sequences, time], at the anchor
-    p: Tensor  # [cells, width, sequences, time], probabilities at the anchor
+    p: Tensor  # [cells, width, sequences, time], of `joint`, at the anchor
     entropy: Tensor  # of the joint distribution at the anchor, in nats
     values: Tensor  # normalised, at the anchor
     returns: Tensor  # normalised
     advantages: Tensor  # normalised
 
-    def select(self, rows: Tensor) -> "Targets":
-        """Some of the sequences."""
+    def select(self, rows: Tensor | slice) -> "Targets":
+        """Some of the sequences; views of them for a slice."""
         return Targets(
-            self.head_log_probs.index_select(1, rows),
-            self.p.index_select(2, rows),
-            self.entropy.index_select(0, rows),
-            self.values.index_select(0, rows),
-            self.returns.index_select(0, rows),
-            self.advantages.index_select(0, rows),
+            self.head_log_probs[:, rows],
+            self.p[:, :, rows],
+            self.entropy[rows],
+            self.values[rows],
+            self.returns[rows],
+            self.advantages[rows],
         )
 
 
@@ -71,18 +71,18 @@ def mean_weights(decisions: Tensor) -> Tensor:
 def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
     distribution, decisions = evaluation.distribution, batch.decisions
-    weights = mean_weights(decisions)
-    head_log_ratios = torch.where(decisions, distribution.head_log_prob(batch.actions) - targets.head_log_probs, 0.0)
-    policy = -(surrogate(head_log_ratios, targets.advantages, settings) * weights).sum()
-    value = (value_loss(evaluation.values, targets, settings) * weights).sum()
+    weights = mean_weights(decisions).flatten()
+    head_log_ratios = torch.where(decisions, distribution.entry_log_prob(batch.entries) - targets.head_log_probs, 0.0)
+    policy = -surrogate(head_log_ratios, targets.advantages, settings).flatten() @ weights
+    value = value_loss(evaluation.values, targets, settings).flatten() @ weights
     entropy, choices = entropies(distribution, batch)
     total = weigh(policy, value, entropy, settings)
     with torch.no_grad():
         log_ratio = head_log_ratios.sum(0)
-        moved = torch.expm1(log_ratio)
-        crossed = cross_entropy(distribution.spec, targets.p, distribution.log_p)
-        measured = torch.stack([k3(log_ratio), crossed - targets.entropy, (moved.abs() > settings.clip_range).float()])
-        approx_kl, exact_kl, clip_fraction = (measured * weights).sum((1, 2)).unbind()
+        moved = torch.expm1(log_ratio).abs()
+        exact = cross_entropy(targets.p, distribution.log_p) - targets.entropy
+        measured = torch.stack([k3(log_ratio), exact, (moved > settings.clip_range).float()])
+        approx_kl, exact_kl, clip_fraction = (measured.flatten(1) @ weights).unbind()
     return Loss(
         total, policy, value, entropy, choices, approx_kl, exact_kl, clip_fraction, head_log_ratios,
         decisions.sum(),
@@ -135,7 +135,8 @@ def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSetting
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    return torch.minimum(ratio * advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * advantages)
+    """min(r * A, clip(r) * A): r * A, but no better than at that end of the range that A pulls towards."""
+    return torch.minimum(ratio * advantages, advantages + clip_range * advantages.abs())
 
 
 def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tensor:
@@ -152,10 +153,9 @@ def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tens
 
 def entropies(distribution: FactoredDistribution, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Normalised entropy of each head over the decision steps where it had a choice, and their number."""
-    head = distribution.head_entropy(batch.legality.inverse_capacity)
-    counted = (head.available & batch.decisions).flatten(1)
-    choices = counted.sum(1)
-    total = (head.value.flatten(1) * counted).sum(1)
+    choices = (batch.legality.available & batch.decisions).flatten(1).sum(1)
+    value = distribution.head_entropy(batch.legality.inverse_capacity)  # 0 where there is no choice
+    total = value.flatten(1) @ batch.decisions.flatten().float()
     return total / choices.clamp(min=1), choices
 
 

@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 State = tuple[Tensor, Tensor]
 """Hidden and cell state, each [layers, batch, size]."""
@@ -56,26 +57,24 @@ class ResettingLSTM(nn.Module):
         """
         self.check_state(state, inputs.shape[0])
         keep = (~starts[:, 0]).to(inputs.dtype)[:, None]
-        position = torch.arange(inputs.shape[1], device=inputs.device)
-        if max_resets:
-            position = position + _later_starts(starts).cumsum(1)
+        places = _places(starts) if max_resets else None
         for index, (hidden, cell) in enumerate(zip(*state, strict=True)):
-            inputs = self._layer(index, inputs, (hidden * keep, cell * keep), position, max_resets)
+            inputs = self._layer(index, inputs, (hidden * keep, cell * keep), places, max_resets)
         return inputs
 
-    def _layer(self, index: int, inputs: Tensor, state: State, position: Tensor, resets: int) -> Tensor:
+    def _layer(self, index: int, inputs: Tensor, state: State, places: Tensor | None, resets: int) -> Tensor:
         weights = self._weights(index)
         hidden, cell = (part[None].to(inputs.dtype) for part in state)
-        if not resets:
+        if places is None:
             return torch.lstm(inputs, (hidden, cell), weights, True, 1, 0.0, True, False, True)[0]
         batch, steps, width = inputs.shape
-        where = position[..., None]
-        padded = inputs.new_zeros(batch, steps + resets, width).scatter(1, where.expand_as(inputs), inputs)
-        flag = inputs.new_ones(batch, steps + resets, 1).scatter(1, where, 0.0)
         weights[0] = torch.cat([weights[0], self.reset_column.to(weights[0].dtype)], 1)
-        padded = torch.cat([padded, flag], -1)
-        output = torch.lstm(padded, (hidden, cell), weights, True, 1, 0.0, True, False, True)[0]
-        return output.gather(1, where.expand(-1, -1, output.shape[-1]))
+        # Whole rows move, faster than elements, and to time-major order on the way, as the kernel wants them.
+        padded = inputs.new_ones((steps + resets) * batch, width + 1)
+        padded = padded.index_copy(0, places, functional.pad(inputs, (0, 1)).flatten(0, 1))
+        padded = padded.view(steps + resets, batch, width + 1)
+        output = torch.lstm(padded, (hidden, cell), weights, True, 1, 0.0, True, False, False)[0]
+        return output.flatten(0, 1).index_select(0, places).view(batch, steps, -1)
 
     def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """One step for acting, [batch, features], from a state that is already reset."""
@@ -94,7 +93,7 @@ class ResettingLSTM(nn.Module):
         Raises:
             ValueError: naming the shapes.
         """
-        expected = (len(self.layers), batch, self._weights(0)[1].shape[1])
+        expected = (len(self.layers), batch, len(self.reset_column) // 4)
         for part in state:
             if tuple(part.shape) != expected:
                 raise ValueError(f"state has shape {tuple(part.shape)}; allowed: [layers, batch, size] = {expected}")
@@ -105,9 +104,15 @@ class ResettingLSTM(nn.Module):
         return list(lstm.all_weights[0])
 
 
-def _later_starts(starts: Tensor) -> Tensor:
-    """The episode starts after the first step; the first is handled by the initial state."""
-    return torch.cat([torch.zeros_like(starts[:, :1]), starts[:, 1:]], 1)
+def _places(starts: Tensor) -> Tensor:
+    """Where each step of each sequence goes among rows of time-major order, after a reset step before later starts.
+
+    The first step needs none: the initial state handles it.
+    """
+    batch, steps = starts.shape
+    seen = starts.cumsum(1)
+    places = torch.arange(steps * batch, device=starts.device).view(steps, batch).T
+    return places.add(seen - seen[:, :1], alpha=batch).flatten()
 
 
 def initialize_lstm(lstm: nn.LSTM, forget_bias: float) -> None:

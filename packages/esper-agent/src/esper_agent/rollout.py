@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.actions import ActionSpec
-from esper_agent.distribution import Legality
+from esper_agent.distribution import Legality, flat_index
 from esper_agent.recurrent import State
 
 
@@ -38,9 +38,26 @@ class SequenceBatch:
     decisions: Tensor  # bool [sequences, time]
     legality: Legality  # [cells, width, sequences, time], or for every step the same
     actions: Tensor  # long [heads, sequences, time]
+    entries: Tensor  # the same as entries of the cells, of `flat_index`
     index: Tensor  # long [sequences, time]: flat step index in the rollout (time * environments + environment)
     state: State  # before each sequence, [layers, sequences, size]
     max_resets: int  # largest number of episode starts after the first step of a sequence
+    masked: bool  # legality differs between steps
+
+    def select(self, rows: Tensor | slice) -> "SequenceBatch":
+        """Some of the sequences; views of them for a slice."""
+        return SequenceBatch(
+            observations=self.observations[rows],
+            starts=self.starts[rows],
+            decisions=self.decisions[rows],
+            legality=self.legality.select(rows) if self.masked else self.legality,
+            actions=self.actions[:, rows],
+            entries=self.entries[:, rows],
+            index=self.index[rows],
+            state=(self.state[0][:, rows], self.state[1][:, rows]),
+            max_resets=self.max_resets,
+            masked=self.masked,
+        )
 
 
 @dataclass(frozen=True)
@@ -48,25 +65,11 @@ class Sequences(SequenceBatch):
     """A complete rollout cut into sequences."""
 
     decided: Tensor  # long: flat step index of every decision
-    masked: bool  # legality differs between steps
 
     @property
     def count(self) -> int:
         """The number of sequences."""
         return self.starts.shape[0]
-
-    def select(self, rows: Tensor) -> SequenceBatch:
-        """Some of the sequences."""
-        return SequenceBatch(
-            observations=self.observations.index_select(0, rows),
-            starts=self.starts.index_select(0, rows),
-            decisions=self.decisions.index_select(0, rows),
-            legality=self.legality.select(rows) if self.masked else self.legality,
-            actions=self.actions.index_select(1, rows),
-            index=self.index.index_select(0, rows),
-            state=(self.state[0].index_select(1, rows), self.state[1].index_select(1, rows)),
-            max_resets=self.max_resets,
-        )
 
 
 class RolloutBuffer:
@@ -165,12 +168,14 @@ class RolloutBuffer:
                 "it needs all steps, and a decision among them"
             )
         index = torch.arange(self.n_steps * self.n_envs, device=starts.device)
+        actions = self._batch_last(self.actions)
         return Sequences(
             observations=self.to_sequences(self.observations),
             starts=starts,
             decisions=self.to_sequences(self.decisions),
             legality=self._legality(),
-            actions=self._batch_last(self.actions),
+            actions=actions,
+            entries=flat_index(self.spec, actions),
             index=self.to_sequences(index.view(self.n_steps, self.n_envs)),
             state=(self.hidden.transpose(0, 1).flatten(1, 2), self.cell.transpose(0, 1).flatten(1, 2)),
             max_resets=max_resets,

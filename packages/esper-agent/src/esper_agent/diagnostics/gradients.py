@@ -1,22 +1,34 @@
 """Gradient norms by parameter group, and clipping that reports what it did."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-Groups = Mapping[str, Iterable[nn.Parameter]]
+Groups = Mapping[str, Sequence[nn.Parameter]]
+Gradients = dict[str, list[Tensor]]
 
 
 @dataclass(frozen=True)
 class ClipReport:
     """What clipping found and did, as tensors on the learner's device."""
 
+    names: tuple[str, ...]
+    norms: Tensor  # [groups] before clipping
+    scales: Tensor  # [groups] by which the gradients were multiplied
     pre: Tensor  # total norm before clipping
     post: Tensor  # total norm after it
-    clipped: Tensor  # bool: whether any limit was exceeded
-    per_group: dict[str, Tensor]  # norm of each group before clipping
+
+    @property
+    def clipped(self) -> Tensor:
+        """Whether any limit was exceeded."""
+        return (self.scales < 1).any()
+
+    @property
+    def per_group(self) -> dict[str, Tensor]:
+        """The norm of each group before clipping."""
+        return dict(zip(self.names, self.norms.unbind(), strict=True))
 
 
 def group_norms(groups: Groups) -> dict[str, Tensor]:
@@ -25,9 +37,8 @@ def group_norms(groups: Groups) -> dict[str, Tensor]:
     Raises:
         ValueError: when gradients live on more than one device.
     """
-    gradients = {name: [p.grad for p in group if p.grad is not None] for name, group in groups.items()}
-    device = _only_device(gradients)
-    return {name: _norm(tensors, device) for name, tensors in gradients.items()}
+    gradients = _gradients(groups)
+    return dict(zip(gradients, _norms(gradients), strict=True))
 
 
 def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float) -> ClipReport:
@@ -40,31 +51,35 @@ def clip_gradients(groups: Groups, max_group_norm: float | None, max_norm: float
         max_group_norm: limit of each group, or None for no limit by group.
         max_norm: limit of the total norm after the groups were limited.
     """
-    members = {name: list(group) for name, group in groups.items()}
-    norms = group_norms(members)
-    before = torch.stack(list(norms.values()))
-    scale = _scales(before, max_group_norm, max_norm)
-    for factor, group in zip(scale.unbind(), members.values(), strict=True):
-        for parameter in group:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-    return ClipReport(
-        pre=torch.linalg.vector_norm(before),
-        post=torch.linalg.vector_norm(before * scale),
-        clipped=(scale < 1).any(),
-        per_group=norms,
-    )
+    gradients = _gradients(groups)
+    norms = torch.stack(_norms(gradients))
+    scales = _scales(norms, max_group_norm, max_norm)
+    for factor, tensors in zip(scales.unbind(), gradients.values(), strict=True):
+        for tensor in tensors:
+            tensor.mul_(factor)
+    pre, post = torch.linalg.vector_norm(torch.stack([norms, norms * scales]), dim=1).unbind()
+    return ClipReport(tuple(gradients), norms, scales, pre, post)
 
 
 def _scales(norms: Tensor, max_group_norm: float | None, max_norm: float) -> Tensor:
     """The factor of each group; exactly 1 where nothing has to shrink."""
-    by_group = torch.ones_like(norms) if max_group_norm is None else _shrink(norms, max_group_norm)
-    total: Tensor = torch.linalg.vector_norm(norms * by_group)
-    return by_group * _shrink(total, max_norm)
+    if max_group_norm is None:
+        return _shrink(torch.linalg.vector_norm(norms), max_norm).expand_as(norms)
+    by_group = _shrink(norms, max_group_norm)
+    return by_group * _shrink(torch.linalg.vector_norm(norms * by_group), max_norm)
 
 
 def _shrink(norm: Tensor, limit: float) -> Tensor:
     return torch.where(norm > limit, limit / norm, 1.0)
+
+
+def _gradients(groups: Groups) -> Gradients:
+    return {name: [p.grad for p in group if p.grad is not None] for name, group in groups.items()}
+
+
+def _norms(gradients: Gradients) -> list[Tensor]:
+    device = _only_device(gradients)
+    return [_norm(tensors, device) for tensors in gradients.values()]
 
 
 def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
@@ -75,7 +90,7 @@ def _norm(tensors: list[Tensor], device: torch.device) -> Tensor:
     return total
 
 
-def _only_device(gradients: Mapping[str, list[Tensor]]) -> torch.device:
+def _only_device(gradients: Gradients) -> torch.device:
     devices = {tensor.device for tensors in gradients.values() for tensor in tensors}
     if len(devices) > 1:
         found = ", ".join(sorted(map(str, devices)))

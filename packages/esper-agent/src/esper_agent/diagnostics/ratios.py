@@ -28,8 +28,11 @@ def ratio_extremes(log_ratios: Tensor, step_index: Tensor) -> RatioExtremes:
     if steps == 0:
         zeros = log_ratios.new_zeros(heads)
         return RatioExtremes(log_ratios.new_zeros(()), zeros, torch.full_like(zeros, -1, dtype=torch.long))
-    size, row = _badness(log_ratios).max(dim=0)
-    return RatioExtremes(_badness(log_ratios.sum(dim=1)).max(), size, step_index[row])
+    # Steps run along memory: the search for the largest is then many times faster.
+    by_head = log_ratios.detach().T
+    every = torch.cat([by_head, by_head.sum(0, keepdim=True)])
+    size, row = every.abs_().nan_to_num_(nan=torch.inf, posinf=torch.inf).max(dim=1)
+    return RatioExtremes(size[-1], size[:-1], step_index[row[:-1]])
 
 
 def worst_of_ranks(own: RatioExtremes, ranks: Ranks) -> RatioExtremes:
@@ -39,7 +42,3 @@ def worst_of_ranks(own: RatioExtremes, ranks: Ranks) -> RatioExtremes:
     joint, head = ranks.largest(own.joint, own.head)
     (index,) = ranks.largest(torch.where(own.head == head, own.head_index, -1))
     return RatioExtremes(joint, head, index)
-
-
-def _badness(log_ratio: Tensor) -> Tensor:
-    return log_ratio.detach().abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
