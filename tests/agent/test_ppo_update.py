@@ -429,7 +429,21 @@ def test_every_statistic_is_a_plain_number_after_every_update() -> None:
                 assert math.isfinite(value), entry.name
 
 
-@pytest.mark.ledger("P6", "P7")
+@pytest.mark.ledger("P7")
+def test_every_optimizer_step_is_taken_by_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped: list[int] = []
+    kernel = torch._fused_adamw_
+    monkeypatch.setattr(
+        torch,
+        "_fused_adamw_",
+        lambda values, *rest, **kw: (stepped.append(len(values[0])), kernel(values, *rest, **kw)),
+    )
+    optimizer = make_model().learner.optimizer
+    optimizer.step(torch.tensor(True))
+    assert sum(stepped) == len(optimizer.flat)
+
+
+@pytest.mark.ledger("P6")
 def test_weight_decay_touches_the_critic_alone() -> None:
     model = make_model(critic_weight_decay=0.1)
     optimizer = model.learner.optimizer
