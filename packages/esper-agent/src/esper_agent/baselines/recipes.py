@@ -110,7 +110,7 @@ def entropy_weights(op: float) -> dict[str, float]:
 
 
 SHARED_SPACE: dict[str, tuple[Any, ...]] = {
-    "learning_rate": (3e-4, 6e-4, 1e-3, 2e-3),
+    "learning_rate": (3e-4, 6e-4, 1e-3, 1.5e-3, 2e-3),
     "n_steps": (30, 60),
     "n_epochs": (4, 8, 10),
     "n_minibatches": (1, 2, 4),
