@@ -110,27 +110,22 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from esper_agent import FactoredRecurrentPPO, evaluate_policy
-from esper_agent.loss import ppo_loss
-from stable_baselines3.common.callbacks import CallbackList
 from toy_envs import MaskedHeads
+from update_tools import collect, loss_of
 
 model = FactoredRecurrentPPO(
     MaskedHeads(4), seed=0, n_steps=16, sequence_length=8, lstm_size=16, precision="bfloat16", policy_gain=1.0
 )
 assert model.state_dict()["config"]["precision"] == "bfloat16"
 model.learn(128)
-callback = CallbackList([])
-callback.init_callback(model)
-model.collect(callback)
-learner, batch = model.learner, model.buffer.sequences()
+learner, batch = model.learner, collect(model)
 partition = learner.partition(batch.count)
 anchor = learner.anchor(batch, partition)
 targets, _ = learner.targets(model.buffer, batch, anchor, model.runner.last_values())
 assert anchor.hidden.dtype == torch.bfloat16
 assert anchor.head_log_probs.dtype == torch.float32
 for rows in partition:
-    part = batch.select(rows)
-    loss = ppo_loss(learner.evaluate(part), part, targets.select(rows), learner.settings(1.0))
+    loss = loss_of(learner, batch.select(rows), targets.select(rows))
     deviation = (loss.log_ratios.sum(0).exp() - 1).abs().max().item()
     assert deviation < 1e-6, deviation
 learner.optimizer.differentiate(loss.total)

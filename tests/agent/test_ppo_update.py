@@ -12,44 +12,13 @@ import torch
 from esper_agent import FactoredRecurrentPPO, PPOConfig
 from esper_agent.acting import act
 from esper_agent.diagnostics.gradients import clip_gradients
-from esper_agent.learner import Learner
-from esper_agent.loss import LossSettings, Targets, entropies, k3, mean_weights, ppo_loss, surrogate, value_loss
-from esper_agent.rollout import Sequences
+from esper_agent.loss import LossSettings, Targets, entropies, k3, mean_weights, surrogate, value_loss
 from esper_agent.stats import UpdateStats
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor
 from toy_envs import MaskedHeads, OpDependentSlot, hidden_cartpole_vector
-
-SMALL: dict[str, Any] = {
-    "n_steps": 24, "sequence_length": 8, "n_minibatches": 3, "n_epochs": 2, "encoder_sizes": (16,), "lstm_size": 16,
-    "head_hidden": 16, "policy_gain": 1.0,
-}  # fmt: skip
-
-
-def make_model(env: Any = None, **changes: Any) -> FactoredRecurrentPPO:
-    return FactoredRecurrentPPO(env or MaskedHeads(6), seed=3, **{**SMALL, **changes})
-
-
-def collect(model: FactoredRecurrentPPO) -> Sequences:
-    callback = CallbackList([])
-    callback.init_callback(model)
-    assert model.collect(callback)
-    return model.buffer.sequences()
-
-
-def anchored(model: FactoredRecurrentPPO) -> tuple[Sequences, Targets, list[Tensor]]:
-    batch = collect(model)
-    partition = model.learner.partition(batch.count)
-    anchor = model.learner.anchor(batch, partition)
-    targets, _ = model.learner.targets(model.buffer, batch, anchor, model.runner.last_values())
-    return batch, targets, partition
-
-
-def loss_of(learner: Learner, batch: Any, targets: Targets, **changes: Any) -> Any:
-    settings = replace(learner.settings(1.0), **changes)
-    return ppo_loss(learner.evaluate(batch), batch, targets, settings)
-
+from update_tools import anchored, collect, loss_of, make_model
 
 ENVS = {
     "same step": lambda: MaskedHeads(6),
@@ -427,54 +396,6 @@ def test_every_statistic_is_a_plain_number_after_every_update() -> None:
                 assert all(isinstance(part, float) and math.isfinite(part) for part in value.values())
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 assert math.isfinite(value), entry.name
-
-
-@pytest.mark.ledger("P7")
-def test_every_optimizer_step_is_taken_by_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    stepped: list[int] = []
-    kernel = torch._fused_adamw_
-    monkeypatch.setattr(
-        torch,
-        "_fused_adamw_",
-        lambda values, *rest, **kw: (stepped.append(len(values[0])), kernel(values, *rest, **kw)),
-    )
-    optimizer = make_model().learner.optimizer
-    optimizer.step(torch.tensor(True))
-    assert sum(stepped) == len(optimizer.flat)
-
-
-@pytest.mark.ledger("P6")
-def test_weight_decay_touches_the_critic_alone() -> None:
-    model = make_model(critic_weight_decay=0.1)
-    optimizer = model.learner.optimizer
-    before = {name: group[0].detach().clone() for name, group in optimizer.groups.items()}
-    optimizer.learning_rate = 0.5
-    optimizer.step(torch.tensor(True))  # with gradients of 0 nothing but the decay moves a parameter
-    for name, group in optimizer.groups.items():
-        assert torch.allclose(group[0], before[name] * (0.95 if name == "critic" else 1.0), atol=0, rtol=1e-6)
-    assert len(optimizer.flat) == sum(p.numel() for p in model.policy.parameters())
-
-
-def test_the_flat_optimiser_steps_like_plain_adamw() -> None:
-    model, settings = make_model(critic_weight_decay=0.1), {"lr": 0.01, "eps": 1e-5}
-    names = [name for name, _ in model.policy.named_parameters()]
-    copies = [p.detach().clone().requires_grad_() for p in model.policy.parameters()]
-    critic = [name.startswith(("decoder.critic", "decoder.value")) for name in names]
-    plain = torch.optim.AdamW(
-        [{"params": [p], "weight_decay": 0.1 * own} for p, own in zip(copies, critic, strict=True)], **settings
-    )
-    model.learner.optimizer.learning_rate = 0.01
-    for step in range(4):
-        model.learner.optimizer.gradient.zero_()
-        for ours, theirs in zip(model.policy.parameters(), copies, strict=True):
-            gradient = torch.randn_like(ours)
-            ours.grad += gradient
-            theirs.grad = gradient
-        model.learner.optimizer.step(torch.tensor(step != 2))
-        if step != 2:
-            plain.step()
-    for ours, theirs in zip(model.policy.parameters(), copies, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.ledger("X15")

@@ -109,7 +109,9 @@ def first_legal(by_op: dict[str, np.ndarray], row: int, slot: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(DATASETS["fashion_mnist"].missing()), reason="Fashion-MNIST is missing")
+@pytest.mark.skipif(
+    bool(DATASETS["fashion_mnist"].missing()), reason="Fashion-MNIST is missing: tests/install_data.sh installs it"
+)
 def test_growing_pays_beside_the_narrowed_block() -> None:
     never, right, wrong = map(committed_metric, ("nowhere", "beside the narrowed block", "beside another block"))
     assert (right - never).mean() > 0.1

@@ -105,12 +105,9 @@ class PPOConfig:
     detectors: DetectorConfig = field(default_factory=DetectorConfig)
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
+        for name, least in _COUNTS.items():
             value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
-        _require(
-            isinstance(self.item_size, int) and self.item_size >= 0, "item_size", self.item_size, "an integer from 0 on"
-        )
+            _require(isinstance(value, int) and value >= least, name, value, f"an integer of at least {least}")
         for name, (low, high) in _RANGES.items():
             self._check_range(name, low, high)
         for name, allowed in _CHOICES.items():
@@ -138,10 +135,10 @@ class PPOConfig:
             _require(in_range, name, value, _range_in_words(low, high))
 
 
-_COUNTS = (
+_COUNTS = {"item_size": 0} | dict.fromkeys((
     "n_steps", "sequence_length", "n_minibatches", "n_epochs", "value_window", "lstm_size", "lstm_layers",
     "head_hidden", "stats_window_size",
-)  # fmt: skip
+), 1)  # fmt: skip
 _TINY, _HUGE = 1e-30, 1e30
 _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0.0, 1.0),

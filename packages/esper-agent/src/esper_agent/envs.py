@@ -121,6 +121,30 @@ class ObservationEncoder:
 
 
 @dataclass(frozen=True)
+class Items:
+    """Where an observation holds parts of one kind, among which a head chooses.
+
+    An environment declares them as `observation_items`, for example ("slot", 27, 25): the head, how many numbers
+    describe the whole, and how many each item.
+    """
+
+    head: str  # the head that chooses one
+    shared: int  # numbers that describe the whole; they come first
+    count: int
+    width: int  # numbers of each item
+
+
+def declared_items(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Items | None:
+    """The items that an environment declares; None if there are none, or if a wrapper changed the spaces past them."""
+    head, shared, width = declared(env, "observation_items") or (None, 0, 0)
+    if head not in actions.heads[1:]:
+        return None
+    count = actions.sizes[actions.heads.index(head)]
+    fits = env.single_observation_space.shape == (shared + count * width,)
+    return Items(head, shared, count, width) if fits else None
+
+
+@dataclass(frozen=True)
 class Transition:
     """What a step of all environments gave."""
 
@@ -157,6 +181,7 @@ class TensorEnv:
         self.tensors = isinstance(observations, Tensor)
         heads = declared(env, "heads")
         self.actions: ActionSpec = action_spec(env.single_action_space, heads and tuple(heads), infos)
+        self.items = declared_items(env, self.actions)
         self.first_observations = self.encoder(observations, device)
         self.first_masks = self.masks(infos)
 

@@ -1,40 +1,10 @@
-"""Items: parts of an observation that are of one kind, and among which a head chooses.
-
-An environment declares them as `observation_items`, for example ("slot", 27, 25): the head that chooses, how many
-numbers describe the whole, and how many each item. All items are read with the same weights, so what is learnt of one
-holds for the others, and the head scores each item by its own description.
-"""
-
-from dataclasses import dataclass
-from typing import Any
+"""The network's view of items: all are read with the same weights, so what is learnt of one holds for the others."""
 
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_agent.actions import ActionSpec
-from esper_agent.envs import declared
-
-
-@dataclass(frozen=True)
-class Items:
-    """Where the items lie in an observation."""
-
-    head: str  # the head that chooses one
-    shared: int  # numbers that describe the whole; they come first
-    count: int
-    width: int  # numbers of each item
-
-
-def declared_items(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Items | None:
-    """The items that an environment declares; None if there are none, or if a wrapper changed the spaces past them."""
-    head, shared, width = declared(env, "observation_items") or (None, 0, 0)
-    if head not in actions.heads[1:]:
-        return None
-    count = actions.sizes[actions.heads.index(head)]
-    fits = env.single_observation_space.shape == (shared + count * width,)
-    return Items(head, shared, count, width) if fits else None
+from esper_agent.envs import Items
 
 
 class ItemEncoder(nn.Module):

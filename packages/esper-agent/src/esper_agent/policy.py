@@ -10,7 +10,8 @@ from torch.nn import functional
 from esper_agent.actions import ActionSpec
 from esper_agent.config import PPOConfig
 from esper_agent.distribution import FactoredDistribution
-from esper_agent.items import ItemEncoder, Items
+from esper_agent.envs import Items
+from esper_agent.items import ItemEncoder
 from esper_agent.normalization import ObservationNormalizer, ValueNormalizer
 from esper_agent.recurrent import ResettingLSTM, State
 

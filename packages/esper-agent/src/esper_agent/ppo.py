@@ -26,8 +26,7 @@ from esper_agent.checkpoint import load_checkpoint, portable, restore_checkpoint
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.envs import AnyEnv, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
-from esper_agent.items import Items, declared_items
+from esper_agent.envs import AnyEnv, Items, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
 from esper_agent.learner import Counters, Learner
 from esper_agent.policy import Policy, check_shapes
 from esper_agent.rollout import RolloutBuffer
@@ -70,13 +69,13 @@ class FactoredRecurrentPPO:
         self.device, self.verbose, self.tensorboard_log = get_device(device), verbose, tensorboard_log
         self.set_env(env, n_envs)
 
-    def _build(self, observations: ObservationEncoder, actions: ActionSpec, items: Items | None) -> None:
-        self.observation_encoder, self.action_spec, self.items = observations, actions, items
+    def _build(self, env: TensorEnv) -> None:
+        self.observation_encoder, self.action_spec, self.items = self._spaces(env)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            rescale = self.config.normalize_observations and observations.sizes is None
+            rescale = self.config.normalize_observations and env.encoder.sizes is None
             network = replace(self.config, normalize_observations=rescale)
-            self.policy = Policy(observations.size, actions, network, items).to(self.device)
+            self.policy = Policy(env.encoder.size, self.action_spec, network, self.items).to(self.device)
         self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
         shuffle = torch.Generator().manual_seed(self.seed)
         self.learner = Learner(self.policy, self.config, self.gamma, shuffle, self.ranks)
@@ -101,11 +100,10 @@ class FactoredRecurrentPPO:
         first_seed = self.seed + self.ranks.rank * self._check_rows(vector_env.num_envs)
         tensor_env = TensorEnv(vector_env, self.device, first_seed, check_masks=self.config.check_masks)
         check_minibatches(self.config, tensor_env.num_envs)
-        items = declared_items(vector_env, tensor_env.actions) if self.config.item_size else None
         if not hasattr(self, "policy"):
             self.gamma = gamma
-            self._build(tensor_env.encoder, tensor_env.actions, items)
-        self._check_same(tensor_env, gamma, items)
+            self._build(tensor_env)
+        self._check_same(tensor_env, gamma)
         self.env = tensor_env
         self.runner = Runner(tensor_env, self.policy, self.config.precision, self.action_generator, self.ranks)
         self.buffer = RolloutBuffer(
@@ -124,16 +122,16 @@ class FactoredRecurrentPPO:
             raise ValueError(f"the ranks have {everywhere} environments; allowed: the same number everywhere")
         return num_envs
 
-    def _check_same(self, env: TensorEnv, gamma: float, items: Items | None) -> None:
-        compared = {
-            "observations": (env.encoder, self.observation_encoder),
-            "actions": (env.actions, self.action_spec),
-            "gamma": (gamma, self.gamma),
-            "items": (items, self.items),
-        }
-        for name, (other, own) in compared.items():
-            if other != own:
-                raise ValueError(f"{name} of the environment: {other}; the agent was made for {own}")
+    def _spaces(self, env: TensorEnv) -> tuple[ObservationEncoder, ActionSpec, Items | None]:
+        """What the network is made for; the place of items only if it reads them."""
+        return env.encoder, env.actions, env.items if self.config.item_size else None
+
+    def _check_same(self, env: TensorEnv, gamma: float) -> None:
+        names = ("observations", "actions", "items", "gamma")
+        own = (self.observation_encoder, self.action_spec, self.items, self.gamma)
+        for name, mine, other in zip(names, own, (*self._spaces(env), gamma), strict=True):
+            if other != mine:
+                raise ValueError(f"{name} of the environment: {other}; the agent was made for {mine}")
 
     @property
     def num_timesteps(self) -> int:

@@ -1,0 +1,48 @@
+"""A small agent, and its update taken apart into the steps that tests look at."""
+
+from dataclasses import replace
+from typing import Any
+
+from esper_agent import FactoredRecurrentPPO
+from esper_agent.learner import Learner
+from esper_agent.loss import Targets, ppo_loss
+from esper_agent.rollout import Sequences
+from stable_baselines3.common.callbacks import CallbackList
+from torch import Tensor
+from toy_envs import MaskedHeads
+
+SMALL: dict[str, Any] = {
+    "n_steps": 24, "sequence_length": 8, "n_minibatches": 3, "n_epochs": 2, "encoder_sizes": (16,), "lstm_size": 16,
+    "head_hidden": 16, "policy_gain": 1.0,
+}  # fmt: skip
+
+
+def make_model(env: Any = None, **changes: Any) -> FactoredRecurrentPPO:
+    return FactoredRecurrentPPO(env or MaskedHeads(6), seed=3, **{**SMALL, **changes})
+
+
+def collect(model: FactoredRecurrentPPO) -> Sequences:
+    callback = CallbackList([])
+    callback.init_callback(model)
+    assert model.collect(callback)
+    return model.buffer.sequences()
+
+
+def anchored(model: FactoredRecurrentPPO) -> tuple[Sequences, Targets, list[Tensor]]:
+    batch = collect(model)
+    partition = model.learner.partition(batch.count)
+    anchor = model.learner.anchor(batch, partition)
+    targets, _ = model.learner.targets(model.buffer, batch, anchor, model.runner.last_values())
+    return batch, targets, partition
+
+
+def first_deviation(model: FactoredRecurrentPPO) -> float:
+    """How far the ratios of the first epoch of a new rollout are from 1."""
+    batch, targets, partition = anchored(model)
+    losses = [loss_of(model.learner, batch.select(rows), targets.select(rows)) for rows in partition]
+    return max(float((loss.log_ratios.sum(0).exp() - 1).abs().max().detach()) for loss in losses)
+
+
+def loss_of(learner: Learner, batch: Any, targets: Targets, **changes: Any) -> Any:
+    settings = replace(learner.settings(1.0), **changes)
+    return ppo_loss(learner.evaluate(batch), batch, targets, settings)
