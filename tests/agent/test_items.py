@@ -89,7 +89,7 @@ def actions_of(env: Any) -> ActionSpec:
 
 def test_esper_declares_its_slots_and_a_wrapper_that_resizes_observations_hides_them() -> None:
     vector = make_vector_env("Esper-v0", 2)
-    assert declared_items(vector, actions_of(vector)) == Items("slot", 27, 3, 25)
+    assert declared_items(vector, actions_of(vector)) == Items("slot", 27, 3, 29)
     single = SyncVectorEnv([lambda: gymnasium.make("Esper-v0")])
     found = declared_items(single, actions_of(single))
     assert found is not None

@@ -90,12 +90,14 @@ def test_no_field_of_the_default_environment_is_constant_over_random_play() -> N
 def test_the_table_for_readers_has_one_line_per_number_with_its_meaning() -> None:
     env = tiny()
     observation, _ = env.reset(seed=0)
-    observation, *_ = env.step(everywhere(act(Op.GERMINATE, slot=1, blueprint=2), 1))
+    observation, *_ = env.step(everywhere(act(Op.GERMINATE, slot=1, blueprint=2, blend=1, tempo=2), 1))
     lines = env.describe_observation(observation[0]).splitlines()
     assert len(lines) == observation.shape[1]
     by_label = {line.split()[0]: line for line in lines}
     assert set(by_label) == set(labels(env))
     assert by_label["slot1.blueprint[2]"].split()[1] == "1.0000"
+    assert by_label["slot1.blend[1]"].split()[1] == by_label["slot1.tempo"].split()[1] == "1.0000"
+    assert by_label["slot0.tempo"].split()[1] == "0.0000"
     assert by_label["slot1.stage[1]"].split()[1] == "1.0000"
     assert "validation metric" in by_label["val_metric"]
     assert all(len(line.split()) > 2 for line in lines)

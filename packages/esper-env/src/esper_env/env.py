@@ -82,7 +82,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     outside the space raises an error.
 
     ## Observation Space
-    A float32 `Box` vector of 27 + 25 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
+    A float32 `Box` vector of 27 + 29 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
     `env.unwrapped.describe_observation(vector)` prints a vector as a table, and `env.unwrapped.observation_items` says
     which head chooses among the slots, and how many numbers describe the host and each slot. A measurement that does
     not exist is 0, and its flag says so. Losses are l / (l + that of a blind guess); other unbounded quantities pass
@@ -124,6 +124,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `age` | 1 | 0 | 1 | steps since germination / horizon |
     | `stage_age` | 1 | 0 | 1 | steps in this stage / horizon |
     | `blueprint` | 5 | 0 | 1 | what was planted, one-hot |
+    | `blend` | 3 | 0 | 1 | how it joins its block, one-hot |
+    | `tempo` | 1 | 0 | 1 | steps of its ramp / of the longest |
     | `size` | 1 | 0 | 1 | parameters of the seed / of the largest blueprint here |
     | `position` | 1 | 0 | 1 | place of the block in the host |
     | `may_advance` | 1 | 0 | 1 | ADVANCE is legal here |

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from esper_env.actions import Op
-from esper_env.config import EsperConfig
+from esper_env.config import TEMPI, EsperConfig
 from esper_env.lifecycle import LIVE, PRUNABLE, Gates, in_stage
+from esper_env.population.population import Blend
 from esper_env.state import HISTORY, Stage, State
 from esper_env.tasks.base import Data, Task
 
@@ -85,9 +86,16 @@ def _per_sample(view: View, norm: Tensor) -> Tensor:
     return squash(norm * view.predictions**0.5)
 
 
+def _occupied(view: View) -> Tensor:
+    return in_stage(view.state.stage, OCCUPIED)
+
+
 def _blueprint(view: View) -> Tensor:
-    occupied = in_stage(view.state.stage, OCCUPIED)
-    return F.one_hot(view.state.blueprint, view.blueprints) * occupied.unsqueeze(2)
+    return F.one_hot(view.state.blueprint, view.blueprints) * _occupied(view).unsqueeze(2)
+
+
+def _blend(view: View) -> Tensor:
+    return F.one_hot(view.state.blend, len(Blend)) * _occupied(view).unsqueeze(2)
 
 
 def _position(view: View) -> Tensor:
@@ -138,7 +146,7 @@ def slot_fields(blueprints: int) -> tuple[Field, ...]:
         _flag("stage", "the stage, one-hot", lambda v: F.one_hot(v.state.stage, len(Stage)), len(Stage)),
         _share("alpha", "share of the seed that acts", lambda v: v.state.alpha),
         _signed("contribution", "metric with the seed minus without it", lambda v: v.state.contribution),
-        _flag("contribution_known", "a seed is there and was measured", lambda v: in_stage(v.state.stage, OCCUPIED)),
+        _flag("contribution_known", "a seed is there and was measured", _occupied),
         _signed("prospect", "what an incubating seed would add at alpha 1", lambda v: v.state.prospect),
         _flag("prospect_known", "a seed incubates there", lambda v: v.state.stage == Stage.TRAINING),
         _share("block_gradient", "gradient norm at the block's output", lambda v: _per_sample(v, v.state.block_grad)),
@@ -147,6 +155,8 @@ def slot_fields(blueprints: int) -> tuple[Field, ...]:
         _share("age", "steps since germination / horizon", lambda v: v.state.age / v.config.horizon),
         _share("stage_age", "steps in this stage / horizon", lambda v: v.state.stage_age / v.config.horizon),
         _flag("blueprint", "what was planted, one-hot", _blueprint, blueprints),
+        _flag("blend", "how it joins its block, one-hot", _blend, len(Blend)),
+        _share("tempo", "steps of its ramp / of the longest", lambda v: v.state.ramp * _occupied(v) / max(TEMPI)),
         _share(
             "size",
             "parameters of the seed / of the largest blueprint here",
