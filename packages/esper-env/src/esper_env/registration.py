@@ -5,7 +5,8 @@ from typing import Any
 import gymnasium
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
-    "Esper-v0": {"task": "digits_mlp"},
+    # Two narrowed blocks at once are the theme of Esper-Deep-v0.
+    "Esper-v0": {"task": "digits_mlp", "lesion_weights": (0.3, 0.6, 0.1)},
     "Esper-Deep-v0": {
         "task": "digits_deep",
         "horizon": 40,
