@@ -44,7 +44,16 @@ class Legality:
 
     def select(self, rows: Tensor | slice) -> "Legality":
         """Some entries of the first batch dimension; views of them for a slice."""
-        return Legality(self.penalty[:, :, rows], self.inverse_capacity[:, rows], self.available[:, rows])
+        return Legality(
+            pick(self.penalty, 2, rows), pick(self.inverse_capacity, 1, rows), pick(self.available, 1, rows)
+        )
+
+
+def pick(field: Tensor, dim: int, rows: Tensor | slice) -> Tensor:
+    """Some entries of a dimension: a view of them for a slice, else a copy, several times faster than by indexing."""
+    if isinstance(rows, Tensor):
+        return field.index_select(dim, rows)
+    return field.narrow(dim, rows.start, rows.stop - rows.start)
 
 
 class FactoredDistribution:

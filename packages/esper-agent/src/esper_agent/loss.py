@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper_agent.distribution import FactoredDistribution, cross_entropy
+from esper_agent.distribution import FactoredDistribution, cross_entropy, pick
 from esper_agent.policy import Evaluation
 from esper_agent.rollout import SequenceBatch
 
@@ -26,12 +26,12 @@ class Targets:
     def select(self, rows: Tensor | slice) -> "Targets":
         """Some of the sequences; views of them for a slice."""
         return Targets(
-            self.head_log_probs[:, rows],
-            self.p[:, :, rows],
-            self.entropy[rows],
-            self.values[rows],
-            self.returns[rows],
-            self.advantages[rows],
+            pick(self.head_log_probs, 1, rows),
+            pick(self.p, 2, rows),
+            pick(self.entropy, 0, rows),
+            pick(self.values, 0, rows),
+            pick(self.returns, 0, rows),
+            pick(self.advantages, 0, rows),
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.actions import ActionSpec
-from esper_agent.distribution import Legality, flat_index
+from esper_agent.distribution import Legality, flat_index, pick
 from esper_agent.recurrent import State
 
 
@@ -47,14 +47,14 @@ class SequenceBatch:
     def select(self, rows: Tensor | slice) -> "SequenceBatch":
         """Some of the sequences; views of them for a slice."""
         return SequenceBatch(
-            observations=self.observations[rows],
-            starts=self.starts[rows],
-            decisions=self.decisions[rows],
+            observations=pick(self.observations, 0, rows),
+            starts=pick(self.starts, 0, rows),
+            decisions=pick(self.decisions, 0, rows),
             legality=self.legality.select(rows) if self.masked else self.legality,
-            actions=self.actions[:, rows],
-            entries=self.entries[:, rows],
-            index=self.index[rows],
-            state=(self.state[0][:, rows], self.state[1][:, rows]),
+            actions=pick(self.actions, 1, rows),
+            entries=pick(self.entries, 1, rows),
+            index=pick(self.index, 0, rows),
+            state=(pick(self.state[0], 1, rows), pick(self.state[1], 1, rows)),
             max_resets=self.max_resets,
             masked=self.masked,
         )
