@@ -136,7 +136,7 @@ def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSetting
 
 def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
     """min(r * A, clip(r) * A): r * A, but no better than at that end of the range that A pulls towards."""
-    return torch.minimum(ratio * advantages, advantages + clip_range * advantages.abs())
+    return (ratio * advantages).clamp(max=advantages + clip_range * advantages.abs())
 
 
 def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tensor:
