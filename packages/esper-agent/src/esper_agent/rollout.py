@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from esper_agent.actions import ActionSpec
-from esper_agent.distribution import Legality, flat_index, pick
+from esper_agent.distribution import Legality, flat_index
 from esper_agent.recurrent import State
 
 
@@ -44,17 +44,17 @@ class SequenceBatch:
     max_resets: int  # largest number of episode starts after the first step of a sequence
     masked: bool  # legality differs between steps
 
-    def select(self, rows: Tensor | slice) -> "SequenceBatch":
-        """Some of the sequences; views of them for a slice."""
+    def select(self, rows: Tensor) -> "SequenceBatch":
+        """Some of the sequences."""
         return SequenceBatch(
-            observations=pick(self.observations, 0, rows),
-            starts=pick(self.starts, 0, rows),
-            decisions=pick(self.decisions, 0, rows),
+            observations=self.observations.index_select(0, rows),
+            starts=self.starts.index_select(0, rows),
+            decisions=self.decisions.index_select(0, rows),
             legality=self.legality.select(rows) if self.masked else self.legality,
-            actions=pick(self.actions, 1, rows),
-            entries=pick(self.entries, 1, rows),
-            index=pick(self.index, 0, rows),
-            state=(pick(self.state[0], 1, rows), pick(self.state[1], 1, rows)),
+            actions=self.actions.index_select(1, rows),
+            entries=self.entries.index_select(1, rows),
+            index=self.index.index_select(0, rows),
+            state=(self.state[0].index_select(1, rows), self.state[1].index_select(1, rows)),
             max_resets=self.max_resets,
             masked=self.masked,
         )
