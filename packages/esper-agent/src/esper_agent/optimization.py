@@ -40,7 +40,7 @@ class GroupedAdamW:
     def differentiate(self, loss: Tensor) -> None:
         """Replace the gradients by those of a loss."""
         self.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def step(self, proceed: Tensor) -> None:
         """Take a step if the flag is set; else nothing changes, neither parameters nor moments."""
