@@ -28,7 +28,7 @@ def test_terms_and_their_gradient_equal_the_definitions(spec: ActionSpec, seed: 
     logits, legality, entries, generator = make(spec, seed, steps)
     distribution = FactoredDistribution(spec, logits, legality.penalty)
     plain = (distribution.entry_log_prob(entries), distribution.head_entropy(legality.inverse_capacity))
-    terms = distribution.terms(entries, legality.inverse_capacity)
+    terms = FactoredDistribution(spec, logits, legality.penalty).terms(entries, legality.inverse_capacity)
     slopes = [torch.randn(part.shape, generator=generator) for part in plain]
     (expected,) = torch.autograd.grad(plain, logits, slopes)
     (found,) = torch.autograd.grad(terms, logits, slopes)
