@@ -1,6 +1,8 @@
 """Acting with a policy: one step for a batch of environments, without gradients."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +22,9 @@ class Act:
     distribution: FactoredDistribution
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """The precision of a run, for acting, anchoring and learning alike."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def act(

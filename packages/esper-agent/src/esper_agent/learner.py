@@ -219,11 +219,8 @@ class Learner:
         rows: list[MinibatchStats] = []
         for epoch in range(self.config.n_epochs):
             parts = partition if epoch == 0 else self.partition(batch.count)
-            order, end = torch.cat(parts), 0
-            mixed, judged = batch.select(order), targets.select(order)  # once per epoch: minibatches are views
             for part in parts:
-                chosen = slice(end, end := end + len(part))
-                rows.append(self._minibatch(mixed.select(chosen), judged.select(chosen), settings, active))
+                rows.append(self._minibatch(batch.select(part), targets.select(part), settings, active))
                 active = rows[-1].stepped
                 if self.may_peek and not active:
                     return rows

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper_agent.distribution import FactoredDistribution, cross_entropy
+from esper_agent.distribution import cross_entropy
 from esper_agent.policy import Evaluation
 from esper_agent.rollout import SequenceBatch
 
@@ -23,15 +23,15 @@ class Targets:
     returns: Tensor  # normalised
     advantages: Tensor  # normalised
 
-    def select(self, rows: Tensor | slice) -> "Targets":
-        """Some of the sequences; views of them for a slice."""
+    def select(self, rows: Tensor) -> "Targets":
+        """Some of the sequences."""
         return Targets(
-            self.head_log_probs[:, rows],
-            self.p[:, :, rows],
-            self.entropy[rows],
-            self.values[rows],
-            self.returns[rows],
-            self.advantages[rows],
+            self.head_log_probs.index_select(1, rows),
+            self.p.index_select(2, rows),
+            self.entropy.index_select(0, rows),
+            self.values.index_select(0, rows),
+            self.returns.index_select(0, rows),
+            self.advantages.index_select(0, rows),
         )
 
 
@@ -72,10 +72,11 @@ def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, set
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
     distribution, decisions = evaluation.distribution, batch.decisions
     weights = mean_weights(decisions).flatten()
-    head_log_ratios = torch.where(decisions, distribution.entry_log_prob(batch.entries) - targets.head_log_probs, 0.0)
+    head_log_probs, head_entropies = distribution.terms(batch.entries, batch.legality.inverse_capacity)
+    head_log_ratios = torch.where(decisions, head_log_probs - targets.head_log_probs, 0.0)
     policy = -surrogate(head_log_ratios, targets.advantages, settings).flatten() @ weights
     value = value_loss(evaluation.values, targets, settings).flatten() @ weights
-    entropy, choices = entropies(distribution, batch)
+    entropy, choices = entropies(head_entropies, batch)
     total = weigh(policy, value, entropy, settings)
     with torch.no_grad():
         log_ratio = head_log_ratios.sum(0)
@@ -136,7 +137,7 @@ def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSetting
 
 def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
     """min(r * A, clip(r) * A): r * A, but no better than at that end of the range that A pulls towards."""
-    return torch.minimum(ratio * advantages, advantages + clip_range * advantages.abs())
+    return (ratio * advantages).clamp(max=advantages + clip_range * advantages.abs())
 
 
 def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tensor:
@@ -151,11 +152,10 @@ def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tens
     return torch.maximum(loss, clipped)
 
 
-def entropies(distribution: FactoredDistribution, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+def entropies(head_entropies: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Normalised entropy of each head over the decision steps where it had a choice, and their number."""
     choices = (batch.legality.available & batch.decisions).flatten(1).sum(1)
-    value = distribution.head_entropy(batch.legality.inverse_capacity)  # 0 where there is no choice
-    total = value.flatten(1) @ batch.decisions.flatten().float()
+    total = head_entropies.flatten(1) @ batch.decisions.flatten().float()  # they are 0 where there is no choice
     return total / choices.clamp(min=1), choices
 
 

@@ -39,8 +39,8 @@ class GroupedAdamW:
 
     def differentiate(self, loss: Tensor) -> None:
         """Replace the gradients by those of a loss."""
-        parts = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-        torch.cat([part.flatten() for part in parts], out=self.gradient)
+        self.gradient.zero_()
+        loss.backward()
 
     def step(self, proceed: Tensor) -> None:
         """Take a step if the flag is set; else nothing changes, neither parameters nor moments."""

@@ -179,18 +179,17 @@ class Decoder(nn.Module):
         batch, time, _ = hidden.shape
         # Steps come last from here on, as the distribution wants them: no layer then reads across memory.
         actor = torch.addmm(self.actor.bias[:, None], self.actor.weight, hidden.flatten(0, 1).T)
-        weight, bias = self.heads[self.actions.heads[0]].parameters()
-        leading = torch.addmm(bias[:, None], weight, torch.tanh(actor))
+        layers = self._layers()
+        leading = torch.addmm(layers[0].bias[:, None], layers[0].weight, torch.tanh(actor))
         leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
         if self.actions.followers:
-            leading = torch.cat([leading, self._follower_logits(actor, described)])
+            leading = torch.cat([leading, self._follower_logits(layers[1:], actor, described)])
         return leading.view(*leading.shape[:-1], batch, time)
 
-    def _follower_logits(self, actor: Tensor, described: Tensor) -> Tensor:
+    def _follower_logits(self, layers: list[nn.Linear], actor: Tensor, described: Tensor) -> Tensor:
         """All followers in all rows with one multiplication, [width, steps] to [cells - 1, width, steps]."""
-        parts = [tuple(self.heads[name].parameters()) for name in self.actions.heads[1:]]
-        weight = torch.cat([part[0] for part in parts]).index_select(0, self.scatter)
-        bias = torch.cat([part[1] for part in parts]).index_select(0, self.scatter)
+        weight = torch.cat([layer.weight for layer in layers]).index_select(0, self.scatter)
+        bias = torch.cat([layer.bias for layer in layers]).index_select(0, self.scatter)
         rows = torch.tanh(self._per_row(actor))
         logits = torch.baddbmm(bias[:, None], weight.expand(len(rows), -1, -1), rows)
         if self.items is not None:
@@ -206,6 +205,10 @@ class Decoder(nn.Module):
         before = (self.actions.heads.index(self.items.head) - 1) * self.actions.width
         after = self.actions.followers * self.actions.width - before - self.items.count
         return functional.pad(scores, (0, 0, before, after))
+
+    def _layers(self) -> list[nn.Linear]:
+        """The last layer of each head. Asking them for `parameters()` would take longer than their product does."""
+        return [layer for layer in self.heads.values() if isinstance(layer, nn.Linear)]
 
     def _per_row(self, actor: Tensor) -> Tensor:
         """The actor's hidden layer once per row of followers, [width, steps] to [rows, width, steps]."""

@@ -15,6 +15,7 @@ State = tuple[Tensor, Tensor]
 """Hidden and cell state, each [layers, batch, size]."""
 
 GATE_CLOSED = -1e4
+WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 class ResettingLSTM(nn.Module):
@@ -100,8 +101,7 @@ class ResettingLSTM(nn.Module):
 
     def _weights(self, index: int) -> list[Tensor]:
         lstm = self.layers[index]
-        assert isinstance(lstm, nn.LSTM)
-        return list(lstm.all_weights[0])
+        return [getattr(lstm, name) for name in WEIGHTS]  # much faster than `all_weights`
 
 
 def _places(starts: Tensor) -> Tensor:

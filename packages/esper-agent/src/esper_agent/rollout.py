@@ -44,17 +44,17 @@ class SequenceBatch:
     max_resets: int  # largest number of episode starts after the first step of a sequence
     masked: bool  # legality differs between steps
 
-    def select(self, rows: Tensor | slice) -> "SequenceBatch":
-        """Some of the sequences; views of them for a slice."""
+    def select(self, rows: Tensor) -> "SequenceBatch":
+        """Some of the sequences."""
         return SequenceBatch(
-            observations=self.observations[rows],
-            starts=self.starts[rows],
-            decisions=self.decisions[rows],
+            observations=self.observations.index_select(0, rows),
+            starts=self.starts.index_select(0, rows),
+            decisions=self.decisions.index_select(0, rows),
             legality=self.legality.select(rows) if self.masked else self.legality,
-            actions=self.actions[:, rows],
-            entries=self.entries[:, rows],
-            index=self.index[rows],
-            state=(self.state[0][:, rows], self.state[1][:, rows]),
+            actions=self.actions.index_select(1, rows),
+            entries=self.entries.index_select(1, rows),
+            index=self.index.index_select(0, rows),
+            state=(self.state[0].index_select(1, rows), self.state[1].index_select(1, rows)),
             max_resets=self.max_resets,
             masked=self.masked,
         )
