@@ -22,7 +22,6 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "lesion_weights": (0.2, 0.5, 0.3),
         "learning_rate": (0.08, 0.18),
         "live_units": (1, 1),
-        "slot_rent": 0.03,
     },
     "Esper-FashionMNIST-v0": {
         "task": "fashion_mnist_cnn",
