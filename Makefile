@@ -12,8 +12,7 @@ help:  ## list the verbs
 
 $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		$(addprefix -e ,$(PACKAGES)) -r requirements-dev.txt
 	touch $@
 
