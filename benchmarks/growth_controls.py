@@ -214,8 +214,12 @@ def draw(path: Path, table: Table, title: str) -> None:
 
 
 def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
-    """Whether two configurations agree in all but the instance set, as JSON would show them."""
-    first, second = ({**json.loads(json.dumps(one)), "instances": None} for one in (tuned, played))
+    """Whether two configurations agree, as JSON would show them, in all that constants depend on.
+
+    The instance set differs on purpose. Returns are free of shaping, and no control reads what weighs its slots.
+    """
+    beside = dict.fromkeys(("instances", "stage_weight", "stage_potential"))
+    first, second = ({**json.loads(json.dumps(one)), **beside} for one in (tuned, played))
     return first == second
 
 

@@ -38,9 +38,10 @@ def test_encoding_and_scores_equal_a_loop_over_items() -> None:
     policy, observation = make_policy(), torch.randn(1, 1, SIZE)
     encoder, decoder = policy.encoder, policy.decoder
     shared, each = policy.normalizer(observation)[0, 0].split([5, 24])
+    row = [torch.zeros(6), *each.split(6), torch.zeros(6)]
     described = []
-    for item in each.split(6):
-        hidden = torch.tanh(encoder.hidden(torch.cat([shared, item])))
+    for three in zip(row, row[1:], row[2:], strict=False):
+        hidden = torch.tanh(encoder.hidden(torch.cat([shared, *three])))
         described.append(torch.tanh(encoder.describe(hidden)))
     pooled = torch.cat([shared, torch.stack(described).mean(0), torch.stack(described).max(0).values])
     encoded = policy.encode(observation)[0, 0]
@@ -57,10 +58,11 @@ def test_encoding_and_scores_equal_a_loop_over_items() -> None:
         torch.testing.assert_close(logits[cell - 1, :2, 0, 0], decoder.heads["kind"](hidden))
 
 
-def test_exchanging_items_exchanges_their_scores_and_nothing_else() -> None:
+def test_exchanging_items_with_their_neighbours_exchanges_their_scores_and_nothing_else() -> None:
     policy, observations = make_policy(), torch.randn(3, 4, SIZE)
     with torch.no_grad():
         policy.decoder.heads["place"].weight.zero_()
+        policy.encoder.hidden.weight[:, [*range(5, 11), *range(17, 23)]] = 0.0  # blind to who stands beside whom
     order = [2, 0, 3, 1]
     moved = observations.clone()
     moved[..., 5:] = observations[..., 5:].unflatten(-1, (4, 6))[..., order, :].flatten(-2)

@@ -180,6 +180,15 @@ def test_the_first_policy_is_nearly_uniform_and_the_trunk_still_learns() -> None
     assert torch.stack([p.grad.norm() for p in policy.encoder.parameters()]).min() > 0
 
 
+def test_a_new_policy_prefers_idling_to_each_other_op_by_its_bias() -> None:
+    policy = make_policy(policy_gain=1e-9, idle_bias=2.0)
+    observations, starts = torch.randn(2, 3, OBSERVATION), torch.zeros(2, 3, dtype=torch.bool)
+    p = policy(observations, policy.initial_state(2), starts, 0, penalty(GROWTH)).distribution.p
+    torch.testing.assert_close(p[0, 0], math.exp(2.0) * p[0, 1])
+    torch.testing.assert_close(p[0, 1], p[0, 2])
+    torch.testing.assert_close(p[1, 0], p[1, 1])  # the other heads start uniform
+
+
 @pytest.mark.ledger("P9")
 def test_initial_weights_are_orthogonal_with_their_gains() -> None:
     policy = make_policy(policy_gain=0.01, value_gain=1.0, head_hidden=32, lstm_size=32)

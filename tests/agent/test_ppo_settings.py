@@ -27,7 +27,7 @@ CHANGES: dict[str, Any] = {
     "critic_weight_decay": 0.5, "adam_epsilon": 0.5, "advantage_floor": 1.0, "value_window": 1,
     "normalize_observations": False, "observation_clip": 0.1, "encoder_sizes": (8, 8), "encoder_norm": False,
     "lstm_size": 12, "lstm_layers": 2, "recurrent_norm": False, "forget_bias": -2.0, "head_hidden": 12,
-    "condition_on_op": False, "policy_gain": 0.3, "value_gain": 0.1,
+    "condition_on_op": False, "policy_gain": 0.3, "value_gain": 0.1, "idle_bias": 1.0,
 }  # fmt: skip
 ELSEWHERE = {"item_size", "precision", "compile", "check_masks", "stats_window_size", "detectors"}
 

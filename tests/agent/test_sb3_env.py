@@ -199,6 +199,17 @@ def test_a_recipe_trains_and_plays(name: str) -> None:
     assert ((first.test_accuracy >= 0) & (first.test_accuracy <= 1)).all()
 
 
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_an_idle_bias_makes_any_new_student_wait(name: str) -> None:
+    tiny = {**TINY, "sequence_length": 15} if name == "ours" else TINY
+    student, env = RECIPES[name].build(ENV, ROWS, seed=0, **tiny, idle_bias=30.0), make_test_env(ENV, ROWS)
+    observation, infos = env.reset(seed=0)
+    for _ in range(4):  # germinating becomes legal on the way
+        actions, _ = student.predict(observation, None, np.ones(ROWS, dtype=bool), False, infos)
+        assert not actions["op"].any()
+        observation, *_, infos = env.step(actions)
+
+
 def test_a_masked_recipe_plays_legally_and_remembers_normalisation() -> None:
     student = RECIPES["maskable_ppo"].build(ENV, ROWS, seed=0, **TINY, normalize=True)
     student.train(student.rollout)

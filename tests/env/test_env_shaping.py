@@ -173,7 +173,7 @@ def test_a_hand_worked_shaped_episode() -> None:
     terms, rewards, ends, size = episode("shaped")
     # Stage parts: planted and grown (0.1 -> 0.3), ramp at 2/3 (0.3 -> 0.6), ramp full, holding begun, held, committed.
     stage = [0.0, 0.3, 0.3 + 0.3 * 2 / 3, 0.6, 0.6, 1.0, 1.0]
-    phi = [m + 0.05 * s for m, s in zip(METRICS, stage, strict=True)]
+    phi = [m + 0.01 * s for m, s in zip(METRICS, stage, strict=True)]
     shaping = [GAMMA * phi[t + 1] - phi[t] for t in range(5)] + [-phi[5]]
     assert [t["shaping"] for t in terms] == pytest.approx(shaping, abs=1e-12)
     assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.8]

@@ -58,6 +58,8 @@ class PPOConfig:
         condition_on_op: let the other heads see the sampled op; False makes them independent given the state.
         policy_gain: gain of the orthogonal initialisation of the policy's output layers.
         value_gain: the same for the value's output layer.
+        idle_bias: first logit of the leading head's value 0 over its others. Above 0 a new policy mostly idles, if that
+            is what value 0 means; what one act brings then shows before acts crowd each other. 0 starts uniform.
         precision: "float32", or "bfloat16" for autocast in acting, anchoring and learning alike.
         compile: compile the feed-forward parts with torch.compile; falls back with one warning.
         check_masks: verify at every step that each mask leaves a legal value.
@@ -98,6 +100,7 @@ class PPOConfig:
     condition_on_op: bool = True
     policy_gain: float = 0.01
     value_gain: float = 1.0
+    idle_bias: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     check_masks: bool = False
@@ -159,6 +162,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "forget_bias": (-_HUGE, _HUGE),
     "policy_gain": (_TINY, _HUGE),
     "value_gain": (_TINY, _HUGE),
+    "idle_bias": (-_HUGE, _HUGE),
 }
 _OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm"}
 _CHOICES: dict[str, tuple[Any, ...]] = {

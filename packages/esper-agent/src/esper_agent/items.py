@@ -10,9 +10,12 @@ from esper_agent.envs import Items
 class ItemEncoder(nn.Module):
     """Describes every item with the same weights, and the whole by what its items say on average and at most.
 
+    Items stand in a row, and each is read together with its neighbours: what a block lacks shows in how gradients
+    change from block to block.
+
     Args:
         items: where they lie.
-        hidden: the layer that reads an item together with the shared numbers.
+        hidden: the layer that reads the shared numbers, the item before, the item, and the item after.
         describe: from there to the description.
         encoder: from the shared numbers and the pooled descriptions to the encoding.
     """
@@ -24,10 +27,16 @@ class ItemEncoder(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """[batch, time, size] to the encoding, followed by the descriptions: [batch, time, size + count x width]."""
         shared, each = observations.split([self.items.shared, self.items.count * self.items.width], -1)
-        of_shared, of_each = self.hidden.weight.split([self.items.shared, self.items.width], 1)
+        of_shared, of_three = self.hidden.weight.split([self.items.shared, 3 * self.items.width], 1)
         # The shared numbers are multiplied once, not once per item.
         common = functional.linear(shared, of_shared, self.hidden.bias)[..., None, :]
-        own = functional.linear(each.unflatten(-1, (self.items.count, self.items.width)), of_each)
-        described = torch.tanh(self.describe(torch.tanh(common + own)))
+        three = with_neighbours(each.unflatten(-1, (self.items.count, self.items.width)))
+        described = torch.tanh(self.describe(torch.tanh(common + functional.linear(three, of_three))))
         encoded = self.encoder(torch.cat([shared, described.mean(-2), described.amax(-2)], -1))
         return torch.cat([encoded, described.flatten(-2)], -1)
+
+
+def with_neighbours(items: Tensor) -> Tensor:
+    """The item before, the item and the item after side by side, zeros past the ends: [..., n, w] to [..., n, 3 w]."""
+    padded = functional.pad(items, (0, 0, 1, 1))
+    return torch.cat([padded[..., :-2, :], items, padded[..., 2:, :]], -1)

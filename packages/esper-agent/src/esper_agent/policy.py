@@ -146,6 +146,7 @@ class Decoder(nn.Module):
                 for name, n in zip(actions.heads, actions.sizes, strict=True)
             }
         )
+        nn.init.constant_(self._layers()[0].bias[:1], config.idle_bias)
         conditioned = actions.by_op and config.condition_on_op and actions.followers > 0
         self.op_embedding = nn.Parameter(torch.randn(actions.rows, width) * 0.5) if conditioned else None
         self.register_buffer("scatter", follower_scatter(actions), persistent=False)
@@ -228,7 +229,7 @@ def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:
 
 def _item_encoder(items: Items, config: PPOConfig) -> ItemEncoder:
     width = config.encoder_sizes[0]
-    hidden = orthogonal(nn.Linear(items.shared + items.width, width), HIDDEN_GAIN)
+    hidden = orthogonal(nn.Linear(items.shared + 3 * items.width, width), HIDDEN_GAIN)
     describe = orthogonal(nn.Linear(width, config.item_size), HIDDEN_GAIN)
     return ItemEncoder(items, hidden, describe, _encoder(items.shared + 2 * config.item_size, config))
 

@@ -48,7 +48,7 @@ class EsperConfig:
     rent: float = 0.03
     slot_rent: float = 0.04
     metric_weight: float = 1.0
-    stage_weight: float = 0.05
+    stage_weight: float = 0.01
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage
     contribution_weight: float = 0.2
     entanglement_weight: float = 0.05

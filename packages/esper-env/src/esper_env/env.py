@@ -207,7 +207,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `rent` (0.03): price of holding as many parameters as the host has for a whole episode.
     - `slot_rent` (0.04): price of holding a seed, however small, for a whole episode.
     - `metric_weight` (1.0): weight of the metric in Phi.
-    - `stage_weight` (0.05): weight of the slots in Phi.
+    - `stage_weight` (0.01): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,
       FOSSILIZED, EMBARGOED.
     - `contribution_weight` (0.2): weight of the contribution term.

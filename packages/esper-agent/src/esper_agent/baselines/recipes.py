@@ -117,20 +117,26 @@ SHARED_SPACE: dict[str, tuple[Any, ...]] = {
     "gae_lambda": (0.9, 0.95, 0.98),
     "decay": (False, True),
 }
-SB3_SPACE = {**SHARED_SPACE, "ent_coef": (0.0, 0.003, 0.01, 0.03), "normalize": (False, True)}
+SB3_SPACE = {
+    **SHARED_SPACE,
+    "ent_coef": (0.0, 0.003, 0.01, 0.03),
+    "normalize": (False, True),
+    "idle_bias": (0.0, 1.0, 5.0),  # among joint actions, over a hundred compete with waiting
+}
 OUR_SPACE = {
     **SHARED_SPACE,
     "ent_coef": tuple(entropy_weights(op) for op in (0.0, 0.003, 0.01, 0.03)),
     "normalize_observations": (False, True),
+    "idle_bias": (0.0, 1.0, 2.0),
 }
 SB3_DEFAULTS: Settings = {
     "learning_rate": 1e-3, "n_steps": 30, "n_epochs": 10, "n_minibatches": 4, "gae_lambda": 0.95, "ent_coef": 0.01,
-    "normalize": False, "decay": False,
+    "normalize": False, "decay": False, "idle_bias": 0.0,
 }  # fmt: skip
 OUR_DEFAULTS: Settings = {
     "learning_rate": 1.5e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.9,
     "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
-    "decay": True,
+    "decay": True, "idle_bias": 1.0,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
@@ -52,8 +53,9 @@ class SB3Student:
         rows: how many rows train side by side.
         seed: seed of everything random.
         settings: arguments of the algorithm, with `n_minibatches` in place of a batch size, `normalize` for running
-            moments of observations and rewards, and `decay` for a learning rate that falls to 0 over the training. The
-            environment owns `gamma`: another value is refused.
+            moments of observations and rewards, `decay` for a learning rate that falls to 0 over the training, and
+            `idle_bias` for the first logit of waiting over other actions. The environment owns `gamma`: another value
+            is refused.
     """
 
     def __init__(self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings) -> None:
@@ -66,7 +68,7 @@ class SB3Student:
             self.env = VecNormalize(self.env, gamma=gamma)
         self.rollout: int = rows * arguments["n_steps"]
         batch_size = _batch_size(self.rollout, arguments.pop("n_minibatches"))
-        self.actions, self.masked = raw.actions, algorithm.masked
+        self.actions, self.masked, idle_bias = raw.actions, algorithm.masked, arguments.pop("idle_bias")
         self.model = algorithm_class(
             policy,
             self.env,
@@ -77,6 +79,8 @@ class SB3Student:
             device="cpu",
             **arguments,
         )
+        # Waiting comes first among joint actions and among operations alike.
+        torch.nn.init.constant_(self.model.policy.action_net.bias[:1], idle_bias)
 
     def train(self, steps: int, callback: BaseCallback | None = None) -> None:
         """Train for a number of environment steps; the last rollout is completed."""
