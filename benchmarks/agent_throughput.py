@@ -58,7 +58,8 @@ def ours(task: Task) -> FactoredRecurrentPPO:
         encoder_sizes=(WIDTH,),
         lstm_size=WIDTH,
         head_hidden=WIDTH,
-        target_kl=1e9,  # RecurrentPPO never stops an update early
+        normalize_observations=False,  # RecurrentPPO has no such thing
+        target_kl=1e9,  # and never stops an update early
         seed=0,
         device="cpu",
     )

@@ -16,6 +16,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "embargo_steps": 8,
         "rent": 0.05,
         "slot_rent": 0.01,
+        "stage_weight": 0.05,  # what a seed brings shows late here: without this push learners settle on never growing
     },
     "Esper-CNN-v0": {
         "task": "digits_cnn",
