@@ -32,13 +32,16 @@ ROWS = {"digits_mlp": 45, "digits_cnn": 15, "text": 15}  # every blueprint under
 def incubator(
     task: str, live_units: int | None, lr: float = 0.05, max_grad_norm: float | None = None
 ) -> tuple[Population, list[Place]]:
-    """One incubating seed per row, beside a block narrowed to so many units."""
+    """One incubating seed per row, beside a block narrowed to so many units.
+
+    In float64: hundreds of minibatches amplify float32's rounding until every processor trains other seeds.
+    """
     rows, widths = ROWS[task], full_width(task, ROWS[task])
     places = [Place(r, (r // 15 + r) % 3, r % 5, Blend(r // 5 % 3), Stage.INCUBATING) for r in range(rows)]
     if live_units is not None:
         for place in places:
             widths[place.row, place.slot] = live_units
-    population = build(task, rows, dtype=torch.float32, live_units=widths, lr=lr, max_grad_norm=max_grad_norm)
+    population = build(task, rows, live_units=widths, lr=lr, max_grad_norm=max_grad_norm)
     grow(population, places)
     return population, places
 
