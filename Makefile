@@ -21,8 +21,9 @@ install: $(STAMP)  ## create .venv and install both packages into it, editable
 demo: $(STAMP)  ## train briefly, compare with controls, draw a picture
 	$(BIN)/python benchmarks/demo.py
 
+# A process per core with one thread each; tests of one file stay together.
 test: lint type  ## everything that CI checks
-	$(BIN)/python -m pytest -m "not soak and not cuda"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not soak and not cuda"
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
