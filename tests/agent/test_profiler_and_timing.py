@@ -95,11 +95,11 @@ def test_the_stopwatch_synchronises_before_it_reads_the_clock(monkeypatch: pytes
 @pytest.mark.ledger("B8")
 def test_on_the_cpu_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.accelerator, "synchronize")
-    watch = Stopwatch("cpu")
+    watch, begin = Stopwatch("cpu"), time.perf_counter()
     for _ in range(2):
         with watch.measure("sleep"):
             time.sleep(0.01)
-    assert 0.02 <= watch.seconds["sleep"] < 0.2
+    assert 0.02 <= watch.seconds["sleep"] <= time.perf_counter() - begin
 
 
 @pytest.mark.ledger("B8")
