@@ -31,7 +31,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | Id | Host | Data |
     |---|---|---|
     | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
-    | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; more lesions, dearer parameters, 40 steps | the same |
+    | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; one place in six, dearer parameters | the same |
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
     | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
     | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |

@@ -9,14 +9,12 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Esper-v0": {"task": "digits_mlp", "lesion_weights": (0.3, 0.6, 0.1)},
     "Esper-Deep-v0": {
         "task": "digits_deep",
-        "horizon": 40,
-        "lesion_weights": (0.1, 0.5, 0.4),
-        "live_units": (1, 2),
-        "prune_age": 10,  # six slots invite churn: seeds that random play prunes at once teach nothing
+        "lesion_weights": (0.1, 0.7, 0.2),
+        "live_units": (1, 1),
+        "prune_age": 6,  # six slots invite churn: seeds that random play prunes at once teach nothing
         "embargo_steps": 8,
-        "rent": 0.05,
-        "slot_rent": 0.01,
-        "stage_weight": 0.05,  # what a seed brings shows late here: without this push learners settle on never growing
+        "rent": 0.04,
+        "slot_rent": 0.02,
     },
     "Esper-CNN-v0": {
         "task": "digits_cnn",
