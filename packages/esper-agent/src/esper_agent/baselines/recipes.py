@@ -24,6 +24,7 @@ from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
 TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
+ELSEWHERE = TUNED / "Esper-v0.json"  # where nothing was tuned, all agents play with what was found there
 SEARCH_SEED = 7
 
 
@@ -60,7 +61,7 @@ class Recipe:
     Attributes:
         name: its name, also in the files of tuned settings.
         make: builds it from an environment id, a number of rows, a seed and settings.
-        defaults: settings where none were tuned; a search starts with them.
+        defaults: a search starts with them; tuned settings take their place.
         search_space: the values that a search may give to a setting.
         algorithm: what it needs of SB3 or sb3-contrib; None for our own.
         tuned_as: the recipe whose tuned settings it takes, if that is another one.
@@ -83,9 +84,9 @@ class Recipe:
             self.algorithm.load()
 
     def settings(self, env_id: str) -> dict[str, Any]:
-        """The tuned settings for an environment, or the defaults if there are none."""
+        """The tuned settings for an environment, those for Esper-v0 if it has none, or the defaults."""
         file = TUNED / f"{env_id}.json"
-        tuned = json.loads(file.read_text(encoding="utf-8"))["agents"] if file.exists() else {}
+        tuned = json.loads((file if file.exists() else ELSEWHERE).read_text(encoding="utf-8"))["agents"]
         chosen = tuned.get(self.tuned_as or self.name, {"settings": {}})
         return {**self.defaults, **chosen["settings"]}
 
