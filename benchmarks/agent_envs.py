@@ -130,10 +130,10 @@ class MultiDiscreteVecEnv(VecEnv):
         return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("all rows are one environment: none has attributes or methods of its own")
 
     def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
+        raise NotImplementedError("all rows are one environment: none has attributes or methods of its own")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:  # noqa: ARG002
         return [False for _ in self._get_indices(indices)]

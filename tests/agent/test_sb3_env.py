@@ -256,7 +256,7 @@ def test_tuned_settings_are_taken_where_there_are_any(tmp_path: Any, monkeypatch
     tuned = {"agents": {"recurrent_ppo_onecall": {"settings": {"n_epochs": 3}}}}
     (tmp_path / "Tuned-v0.json").write_text(json.dumps(tuned))
     monkeypatch.setattr(recipes, "TUNED", tmp_path)
-    monkeypatch.setattr(recipes, "ELSEWHERE", tmp_path / "Tuned-v0.json")
+    monkeypatch.setattr(recipes, "SETTINGS_WHERE_UNTUNED", tmp_path / "Tuned-v0.json")
     assert RECIPES["recurrent_ppo_onecall"].settings("Tuned-v0")["n_epochs"] == 3
     assert RECIPES["recurrent_ppo"].settings("Tuned-v0")["n_epochs"] == 3
     assert RECIPES["ppo"].settings("Tuned-v0") == RECIPES["ppo"].defaults

@@ -24,7 +24,7 @@ from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
 TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
-ELSEWHERE = TUNED / "Esper-v0.json"  # where nothing was tuned, all agents play with what was found there
+SETTINGS_WHERE_UNTUNED = TUNED / "Esper-v0.json"
 SEARCH_SEED = 7
 
 
@@ -86,7 +86,8 @@ class Recipe:
     def settings(self, env_id: str) -> dict[str, Any]:
         """The tuned settings for an environment, those for Esper-v0 if it has none, or the defaults."""
         file = TUNED / f"{env_id}.json"
-        tuned = json.loads((file if file.exists() else ELSEWHERE).read_text(encoding="utf-8"))["agents"]
+        found = file if file.exists() else SETTINGS_WHERE_UNTUNED
+        tuned = json.loads(found.read_text(encoding="utf-8"))["agents"]
         chosen = tuned.get(self.tuned_as or self.name, {"settings": {}})
         return {**self.defaults, **chosen["settings"]}
 
