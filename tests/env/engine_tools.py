@@ -9,15 +9,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from esper_env.blueprints import BLUEPRINTS, SeedTemplate
+from esper_env.fused.layers import accuracy
+from esper_env.fused.optimizers import SGD, AdamW, Optimizer
+from esper_env.fused.randomness import Purpose, integers
 from esper_env.hosts import TransformerHost
 from esper_env.population.cohort import Cohort
-from esper_env.population.layers import accuracy
-from esper_env.population.optimizers import SGD, AdamW, Optimizer
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import EMPTY, Blend, Census, Engine, Population
 from esper_env.population.training import Minibatches
-from esper_env.randomness import Purpose, integers
 from esper_env.tasks import TASKS, Data, Split
 from esper_env.tasks.text import ALPHABET
 from torch import Tensor, nn

@@ -14,8 +14,8 @@ import pytest
 import torch
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op
 from esper_env.data import DATASETS
+from esper_env.fused.optimizers import SGD
 from esper_env.hosts import MLPHost
-from esper_env.population.optimizers import SGD
 from esper_env.registration import ENVIRONMENTS
 from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task

@@ -25,10 +25,10 @@ from engine_tools import (
     validation,
 )
 from esper_env.blueprints import SeedTemplate
-from esper_env.population.optimizers import AdamW
+from esper_env.fused.optimizers import AdamW
+from esper_env.fused.randomness import Purpose
 from esper_env.population.population import EMPTY, Blend, Population
 from esper_env.population.training import train_epoch
-from esper_env.randomness import Purpose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

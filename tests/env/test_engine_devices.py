@@ -16,8 +16,8 @@ from engine_tools import (
     some_lesions,
     validation,
 )
+from esper_env.fused.optimizers import AdamW, Optimizer
 from esper_env.population.evaluation import evaluate
-from esper_env.population.optimizers import AdamW, Optimizer
 from esper_env.population.population import EMPTY, Population
 from esper_env.population.training import train_epoch
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from esper_env.population import layers
-from esper_env.population.attention import causal_attention
+from esper_env.fused import layers
+from esper_env.fused.attention import causal_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from engine_tools import plain_optimizer
-from esper_env.population.optimizers import SGD, AdamW, Optimizer, clip_factors
+from esper_env.fused.optimizers import SGD, AdamW, Optimizer, clip_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn

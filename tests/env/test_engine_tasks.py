@@ -10,9 +10,9 @@ import pytest
 import torch
 from engine_tools import build
 from esper_env.blueprints import BLUEPRINTS
+from esper_env.fused.optimizers import SGD
 from esper_env.hosts import HOSTS, CNNHost, MLPHost, TransformerHost
 from esper_env.hosts.base import Host
-from esper_env.population.optimizers import SGD
 from esper_env.population.population import Engine
 from esper_env.registry import Registry
 from esper_env.tasks import TASKS, Task

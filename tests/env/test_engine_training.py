@@ -21,7 +21,7 @@ from engine_tools import (
     unsilence,
     validation,
 )
-from esper_env.population.optimizers import SGD, AdamW, Optimizer
+from esper_env.fused.optimizers import SGD, AdamW, Optimizer
 from esper_env.population.population import Blend, Population
 from esper_env.population.training import train_epoch
 

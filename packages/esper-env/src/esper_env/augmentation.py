@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper_env.fused.randomness import Purpose, integers
 from esper_env.population.training import Minibatches
-from esper_env.randomness import Purpose, integers
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from esper_env.fused.layout import LayerScale, Params
 from esper_env.hosts.base import Slot
-from esper_env.population.layout import LayerScale, Params
 from esper_env.registry import Registry
 
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
+from esper_env.fused.layers import dense
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
-from esper_env.population.layers import dense
-from esper_env.population.layout import Params
 
 # Seeds that step as far as their host overshoot while they incubate. Measured beside narrowed blocks: at a gain of one,
 # switching on the worst of 45 incubated seeds cost 33 points of accuracy; at this gain, 2.

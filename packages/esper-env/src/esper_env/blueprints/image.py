@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
+from esper_env.fused.layers import convolution
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
-from esper_env.population.layers import convolution
-from esper_env.population.layout import Params
 
 KERNEL = 3
 # As for dense seeds: the worst of 30 cost 31 points at a gain of one, and costs 6 at this one.

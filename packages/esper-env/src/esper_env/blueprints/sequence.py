@@ -8,11 +8,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint
 from esper_env.blueprints.dense import GatedUnit, LowRank, TwoLayer
+from esper_env.fused.attention import causal_attention
+from esper_env.fused.layers import dense, layer_norm, normed_dense
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
 from esper_env.hosts.transformer import NORM_EPSILON
-from esper_env.population.attention import causal_attention
-from esper_env.population.layers import dense, layer_norm, normed_dense
-from esper_env.population.layout import Params
 
 # Adam's steps do not grow with the gradient, so a silent seed needs help to catch up: with gains of 0.5, 1 and 3 an
 # attention head beside a block narrowed to one unit saved 7, 9 and 11 % of the bits.

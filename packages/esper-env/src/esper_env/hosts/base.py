@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from esper_env.population.layout import Params
+from esper_env.fused.layout import Params
 from esper_env.registry import Registry
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_env.fused.layers import average_pool, convolution, dense, global_average, leaky_group_norm
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
 from esper_env.hosts.mlp import LEAK
-from esper_env.population.layers import average_pool, convolution, dense, global_average, leaky_group_norm
-from esper_env.population.layout import Params
 
 KERNEL = 3
 POOL = 2

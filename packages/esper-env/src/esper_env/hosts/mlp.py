@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_env.fused.layers import dense
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
-from esper_env.population.layers import dense
-from esper_env.population.layout import Params
 
 LEAK = 0.05
 

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_env.fused.attention import causal_attention
+from esper_env.fused.layers import dense, embedding, normed_dense
+from esper_env.fused.layout import Params
 from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
-from esper_env.population.attention import causal_attention
-from esper_env.population.layers import dense, embedding, normed_dense
-from esper_env.population.layout import Params
 
 # A norm divides by what a lesion left alive. At torch's 1e-5 the norm of one live unit is a step function, and two
 # trainings that differ by rounding part within a few dozen minibatches; at this value they stay together.

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.population.layout import Layout
-from esper_env.population.optimizers import State
+from esper_env.fused.layout import Layout
+from esper_env.fused.optimizers import State
 
 Rows = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.population.layers import cross_entropy
+from esper_env.fused.layers import cross_entropy
 from esper_env.population.passes import Passes
 from esper_env.population.plan import Ints, bit_sets, variant_plan
 from esper_env.population.population import EMPTY, Population

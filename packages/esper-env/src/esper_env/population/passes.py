@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from esper_env.fused.layers import dense
+from esper_env.fused.layout import Params
 from esper_env.population.cohort import Cohort
-from esper_env.population.layers import dense
-from esper_env.population.layout import Params
 from esper_env.population.plan import Graft, Plan, SeedGroup
 from esper_env.population.population import Population
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.blueprints.base import Blueprint, SeedTemplate
+from esper_env.fused.layers import Metric, accuracy
+from esper_env.fused.layout import Layout, weight_draws
+from esper_env.fused.optimizers import Optimizer
+from esper_env.fused.randomness import Purpose
 from esper_env.hosts.base import Host
 from esper_env.population.cohort import Cohort, Rows
-from esper_env.population.layers import Metric, accuracy
-from esper_env.population.layout import Layout, weight_draws
 from esper_env.population.memory import retain_freed_memory
-from esper_env.population.optimizers import Optimizer
-from esper_env.randomness import Purpose
 
 EMPTY = -1
 # Activations of a tile of rows: small enough to stay near the core, large enough to share the cost of each call.

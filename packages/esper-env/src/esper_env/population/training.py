@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper_env.fused.layers import cross_entropy
+from esper_env.fused.optimizers import clip_factors
 from esper_env.population.cohort import Cohort
-from esper_env.population.layers import cross_entropy
-from esper_env.population.optimizers import clip_factors
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import Population

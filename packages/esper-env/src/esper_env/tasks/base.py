@@ -7,9 +7,9 @@ from math import log
 from torch import Tensor
 
 from esper_env.augmentation import Augmentation
+from esper_env.fused.layers import Metric, accuracy
+from esper_env.fused.optimizers import Optimizer
 from esper_env.hosts.base import Host
-from esper_env.population.layers import Metric, accuracy
-from esper_env.population.optimizers import Optimizer
 from esper_env.registry import Registry
 
 

@@ -4,10 +4,10 @@ from functools import cache
 
 import torch
 
+from esper_env.fused.optimizers import SGD
 from esper_env.hosts.base import Host
 from esper_env.hosts.cnn import CNNHost
 from esper_env.hosts.mlp import MLPHost
-from esper_env.population.optimizers import SGD
 from esper_env.tasks.base import TASKS, Data, Split, Task
 
 CLASSES = 10

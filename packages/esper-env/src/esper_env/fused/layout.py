@@ -13,7 +13,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from esper_env.randomness import Purpose, uniform
+from esper_env.fused.randomness import Purpose, uniform
 
 Params = dict[str, Tensor]
 

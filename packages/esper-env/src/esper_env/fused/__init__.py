@@ -1,0 +1,1 @@
+"""N networks as one operation: layers, parameters as rows, their optimisers and their randomness."""
