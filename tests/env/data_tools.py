@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from esper_env.data import DataFile, Dataset
+from esper_env.tasks.data import DataFile, Dataset
 
 
 def sha256(contents: bytes) -> str:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op
-from esper_env.data import DATASETS
 from esper_env.fused.optimizers import SGD
 from esper_env.hosts import MLPHost
 from esper_env.registration import ENVIRONMENTS
 from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task
 from esper_env.tasks.cifar10 import load_cifar10
+from esper_env.tasks.data import DATASETS
 from esper_env.tasks.digits import load_digits
 from esper_env.tasks.fashion_mnist import load_fashion_mnist
 from esper_env.tasks.images import Sizes

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from data_tools import Server, crafted, installed, noise, serving
-from esper_env.data import DataError, Dataset, fetch
-from esper_env.data.fetching import CHUNK
-from esper_env.data.progress import Progress
+from esper_env.tasks.data import DataError, Dataset, fetch
+from esper_env.tasks.data.fetching import CHUNK
+from esper_env.tasks.data.progress import Progress
 
 CONTENTS = {"images": noise(2 * CHUNK + 321), "labels": noise(100, seed=1)}
 PACKED = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in CONTENTS.items()}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from data_tools import crafted, idx, installed, noise, packed
 from esper_env.cli import main
-from esper_env.data import DATASETS, DataError, data_directory, install, read_corpus
-from esper_env.data.idx import read_idx
+from esper_env.tasks.data import DATASETS, DataError, data_directory, install, read_corpus
+from esper_env.tasks.data.idx import read_idx
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from esper_env import EsperVectorEnv
-from esper_env.augmentation import Augmentation, shifted
 from esper_env.config import EsperConfig
 from esper_env.instances import draw, minibatches
 from esper_env.population.training import Minibatches
 from esper_env.tasks import TASKS, Data
+from esper_env.tasks.augmentation import Augmentation, shifted
 from esper_env.tasks.digits import load_digits
 from torch import Tensor
 

@@ -14,12 +14,12 @@ from data_tools import crafted, installed
 from engine_tools import Place, Stage, build, grow, logits, minibatches, validation
 from env_tools import FILES, WAIT, everywhere, needs_files
 from esper_env import EsperVectorEnv, Op
-from esper_env.data import DATASETS, DataError, install
-from esper_env.data.recipes import plain
 from esper_env.population.population import Blend
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS, Data
 from esper_env.tasks.cifar10 import PIXELS, from_pictures, load_cifar10, read_batch
+from esper_env.tasks.data import DATASETS, DataError, install
+from esper_env.tasks.data.recipes import plain
 from esper_env.tasks.digits import IMAGE_SEEDS
 from esper_env.tasks.fashion_mnist import load_fashion_mnist
 from esper_env.tasks.images import CLASSES, SMALL, Published, Sizes, split

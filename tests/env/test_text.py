@@ -11,10 +11,10 @@ import torch
 from engine_tools import TINY_TEXT, Place, Stage, build, grow, logits, some_lesions, unsilence, validation
 from env_tools import play
 from esper_env import EsperVectorEnv
-from esper_env.data import DataError
 from esper_env.export import export_host
 from esper_env.population.population import Blend, Population
 from esper_env.tasks import Split
+from esper_env.tasks.data import DataError
 from esper_env.tasks.grammar import BRACKETS, DEEPEST, NESTING_PROBABILITY, NOUNS, VERBS, generate
 from esper_env.tasks.text import ALPHABET, LENGTH, TEST, TRAIN, VAL, decode, encode, fold, load_text, split_text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import gymnasium
-from esper_env.data import DataError
+from esper_env.tasks.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import esper_env.tasks  # noqa: F401  (registers the data sets that tasks need)
-from esper_env.data import DATASETS, DataError, Dataset, data_directory, fetch, install
+from esper_env.tasks.data import DATASETS, DataError, Dataset, data_directory, fetch, install
 
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
 

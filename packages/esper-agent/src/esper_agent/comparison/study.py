@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
-from esper_env.data import DataError
+from esper_env.tasks.data import DataError
 
 from esper_agent.baselines.paired import make_test_env
 from esper_agent.baselines.recipes import RECIPES

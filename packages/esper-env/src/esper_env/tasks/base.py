@@ -6,11 +6,11 @@ from math import log
 
 from torch import Tensor
 
-from esper_env.augmentation import Augmentation
 from esper_env.fused.layers import Metric, accuracy
 from esper_env.fused.optimizers import Optimizer
 from esper_env.hosts.base import Host
 from esper_env.registry import Registry
+from esper_env.tasks.augmentation import Augmentation
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from esper_env.augmentation import Augmentation
-from esper_env.data import DATASETS, DataError, DataFile, Dataset
-from esper_env.data.recipes import find, plain
+from esper_env.tasks.augmentation import Augmentation
 from esper_env.tasks.base import Data
+from esper_env.tasks.data import DATASETS, DataError, DataFile, Dataset
+from esper_env.tasks.data.recipes import find, plain
 from esper_env.tasks.images import CLASSES, Bytes, Published, Sizes, register_tasks, split
 
 SHAPE = (3, 32, 32)

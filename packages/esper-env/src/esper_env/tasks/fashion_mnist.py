@@ -2,10 +2,10 @@
 
 from functools import cache
 
-from esper_env.augmentation import Augmentation
-from esper_env.data import DATASETS, DataFile, Dataset
-from esper_env.data.idx import read_idx
+from esper_env.tasks.augmentation import Augmentation
 from esper_env.tasks.base import Data
+from esper_env.tasks.data import DATASETS, DataFile, Dataset
+from esper_env.tasks.data.idx import read_idx
 from esper_env.tasks.images import Published, Sizes, register_tasks, split
 
 PLACE = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper_env.augmentation import Augmentation
 from esper_env.fused.optimizers import AdamW
 from esper_env.hosts.cnn import CNNHost
+from esper_env.tasks.augmentation import Augmentation
 from esper_env.tasks.base import TASKS, Data, Split, Task
 from esper_env.tasks.digits import IMAGE_SEEDS
 

@@ -9,11 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from esper_env.data import DataError, read_corpus
 from esper_env.fused.layers import compression
 from esper_env.fused.optimizers import AdamW
 from esper_env.hosts.transformer import TransformerHost
 from esper_env.tasks.base import TASKS, Data, Split, Task
+from esper_env.tasks.data import DataError, read_corpus
 from esper_env.tasks.grammar import generate
 
 DIGIT, OTHER = "0", "_"  # what every digit, and every character that the alphabet lacks, is read as

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from esper_env.data.errors import DataError
-from esper_env.data.recipes import gzipped, plain
 from esper_env.registry import Registry
+from esper_env.tasks.data.errors import DataError
+from esper_env.tasks.data.recipes import gzipped, plain
 
 # From an import's source and a file's name to the file's contents, or None if the source does not hold them.
 Recipe = Callable[[Path, str], Iterator[bytes] | None]

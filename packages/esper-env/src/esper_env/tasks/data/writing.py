@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper_env.data.errors import DataError
+from esper_env.tasks.data.errors import DataError
 
 
 def make_directory(path: Path) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_env.data.errors import DataError
-from esper_env.data.recipes import chunks
+from esper_env.tasks.data.errors import DataError
+from esper_env.tasks.data.recipes import chunks
 
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTE = 8  # the third byte of the header names the type of the values, the fourth the number of axes

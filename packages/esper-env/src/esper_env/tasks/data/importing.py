@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from esper_env.data.datasets import Dataset
-from esper_env.data.errors import DataError
-from esper_env.data.writing import make_directory, write_verified
+from esper_env.tasks.data.datasets import Dataset
+from esper_env.tasks.data.errors import DataError
+from esper_env.tasks.data.writing import make_directory, write_verified
 
 
 def install(dataset: Dataset, source: Path, done: Callable[[str], None] = lambda _: None) -> None:

@@ -8,12 +8,12 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from esper_env.data.datasets import Dataset
-from esper_env.data.errors import DataError, UnreachableError
-from esper_env.data.importing import install
-from esper_env.data.progress import Progress
-from esper_env.data.recipes import CHUNK
-from esper_env.data.writing import make_directory
+from esper_env.tasks.data.datasets import Dataset
+from esper_env.tasks.data.errors import DataError, UnreachableError
+from esper_env.tasks.data.importing import install
+from esper_env.tasks.data.progress import Progress
+from esper_env.tasks.data.recipes import CHUNK
+from esper_env.tasks.data.writing import make_directory
 
 TIMEOUT = 60  # seconds without a byte
 PARTIAL_CONTENT, RANGE_BEYOND_END = 206, 416

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from esper_env.data.errors import DataError
+from esper_env.tasks.data.errors import DataError
 
 CHUNK = 1 << 20
 

@@ -4,9 +4,9 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from esper_env.data.datasets import DATASETS, DataFile, Dataset
-from esper_env.data.errors import DataError
-from esper_env.data.recipes import chunks
+from esper_env.tasks.data.datasets import DATASETS, DataFile, Dataset
+from esper_env.tasks.data.errors import DataError
+from esper_env.tasks.data.recipes import chunks
 
 CORPUS = "corpus.txt"
 

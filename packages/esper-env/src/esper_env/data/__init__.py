@@ -1,9 +1,0 @@
-"""Real data on disk: which files a data set has, how they get there, and how they are read."""
-
-from esper_env.data.datasets import DATASETS, DataFile, Dataset, data_directory
-from esper_env.data.errors import DataError
-from esper_env.data.fetching import fetch
-from esper_env.data.importing import install
-from esper_env.data.text import read_corpus
-
-__all__ = ["DATASETS", "DataError", "DataFile", "Dataset", "data_directory", "fetch", "install", "read_corpus"]
