@@ -17,7 +17,7 @@ from engine_tools import (
     validation,
 )
 from env_tools import IMAGE_TASKS
-from esper_env.export import export_host, load_network, save_network
+from esper_env.population.export import export_host, load_network, save_network
 from esper_env.population.population import Population
 from esper_env.population.training import train_epoch
 from torch import nn

@@ -19,7 +19,7 @@ from engine_tools import (
     unsilence,
     validation,
 )
-from esper_env.export import export_host
+from esper_env.population.export import export_host
 from esper_env.population.population import Blend, Population
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from engine_tools import assortment, build, grow, logits, minibatches, some_lesions, unsilence, validation
-from esper_env.export import export_host
 from esper_env.hosts import CNNHost
+from esper_env.population.export import export_host
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS
 

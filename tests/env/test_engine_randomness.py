@@ -7,9 +7,9 @@ import pytest
 import torch
 from engine_tools import HOSTS, build, grow, minibatches, unsilence, validation
 from engine_tools import assortment as places_of
-from esper_env.export import export_host
 from esper_env.fused.randomness import Purpose, integers, permutation, random_bits, uniform
 from esper_env.population.evaluation import evaluate
+from esper_env.population.export import export_host
 from esper_env.population.training import train_epoch
 from hypothesis import given, settings
 from hypothesis import strategies as st

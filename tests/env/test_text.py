@@ -11,7 +11,7 @@ import torch
 from engine_tools import TINY_TEXT, Place, Stage, build, grow, logits, some_lesions, unsilence, validation
 from env_tools import play
 from esper_env import EsperVectorEnv
-from esper_env.export import export_host
+from esper_env.population.export import export_host
 from esper_env.population.population import Blend, Population
 from esper_env.tasks import Split
 from esper_env.tasks.data import DataError
