@@ -84,8 +84,8 @@ def timed_math(watch: Stopwatch) -> Iterator[None]:
 
         return wrapper
 
-    targets: dict[str, Any] = {name: timed(getattr(esper_env.simulation, name)) for name in MATH}
-    with patch.multiple(esper_env.simulation, **targets):
+    targets: dict[str, Any] = {name: timed(getattr(esper_env.mdp.simulation, name)) for name in MATH}
+    with patch.multiple(esper_env.mdp.simulation, **targets):
         yield
 
 

@@ -16,11 +16,11 @@ from esper_agent.runs import RunDirectory
 from esper_env import HEADS, RELEVANT_HEADS, Op, Stage
 from esper_env import cli as env_cli
 from esper_env.config import EsperConfig, make_config
-from esper_env.detectors import DETECTORS
-from esper_env.lifecycle import gates
-from esper_env.rewards import PRESETS, TERMS
-from esper_env.rewards.terms import Limits, largest_potential
-from esper_env.state import State
+from esper_env.mdp.detectors import DETECTORS
+from esper_env.mdp.lifecycle import gates
+from esper_env.mdp.rewards import PRESETS, TERMS
+from esper_env.mdp.rewards.terms import Limits, largest_potential
+from esper_env.mdp.state import State
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

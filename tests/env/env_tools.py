@@ -15,8 +15,8 @@ import torch
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op
 from esper_env.fused.optimizers import SGD
 from esper_env.hosts import MLPHost
+from esper_env.mdp.simulation import Simulation
 from esper_env.registration import ENVIRONMENTS
-from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS, Data, Split, Task
 from esper_env.tasks.cifar10 import load_cifar10
 from esper_env.tasks.data import DATASETS

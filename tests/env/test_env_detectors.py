@@ -4,13 +4,13 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 
-import esper_env.detectors
+import esper_env.mdp.detectors
 import numpy as np
 import pytest
 import torch
 from env_tools import TINY, WAIT, act, play, tiny
 from esper_env import EsperEnv, Op
-from esper_env.detectors import DETECTORS
+from esper_env.mdp.detectors import DETECTORS
 from esper_env.population.cohort import Cohort
 from quick_life import QUICK_LIFE
 
@@ -97,7 +97,7 @@ def test_each_detector_fires_when_its_trajectory_is_complete_and_not_before(name
 
 @pytest.mark.ledger("R4")
 def test_every_detector_that_is_defined_is_registered() -> None:
-    tree = ast.parse(Path(esper_env.detectors.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(esper_env.mdp.detectors.__file__).read_text(encoding="utf-8"))
     defined = {
         node.name
         for node in tree.body

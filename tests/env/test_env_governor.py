@@ -7,8 +7,8 @@ import pytest
 import torch
 from env_tools import TINY, WAIT, act, assert_same, everywhere, legal_actions, play, resident_bytes, row_bits, tiny
 from esper_env import EsperEnv, EsperVectorEnv, Op, Stage
+from esper_env.mdp.state import State
 from esper_env.population.training import Minibatches, TrainingReport, train_epoch
-from esper_env.state import State
 
 ROWS, VICTIM = 5, 2
 KEPT = ("step", "rollbacks", "episode_return")  # time and accounts go on
@@ -52,7 +52,7 @@ def corrupt_batch(_: EsperVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
         index[VICTIM] = len(data.inputs)
         return train_epoch(population, Minibatches(inputs, index, data.labels))
 
-    monkeypatch.setattr("esper_env.simulation.train_epoch", train)
+    monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", train)
 
 
 def run_away_at_the_end(env: EsperVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def run_away_at_the_end(env: EsperVectorEnv, monkeypatch: pytest.MonkeyPatch) ->
         poison_seed(2)(env, monkeypatch)
         return report
 
-    monkeypatch.setattr("esper_env.simulation.train_epoch", train)
+    monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", train)
 
 
 FAULTS = {

@@ -10,7 +10,7 @@ import torch
 from env_tools import WAIT, everywhere, play, tiny
 from esper_env import EsperVectorEnv
 from esper_env.config import EsperConfig
-from esper_env.instances import Instance, draw, episode_seeds, minibatches, noisy_labels
+from esper_env.mdp.instances import Instance, draw, episode_seeds, minibatches, noisy_labels
 from esper_env.tasks import TASKS, Data, Split
 from torch import Tensor
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from env_tools import WAIT, act, any_actions, assert_same, batch, canonical_actions, everywhere, play, row_bits, tiny
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op, sample_mask
-from esper_env.actions import canonical
-from esper_env.lifecycle import is_legal
+from esper_env.mdp.actions import canonical
+from esper_env.mdp.lifecycle import is_legal
+from esper_env.mdp.simulation import Simulation
 from esper_env.population.population import EMPTY
-from esper_env.simulation import Simulation
 from esper_env.tasks import TASKS
 
 

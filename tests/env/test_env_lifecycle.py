@@ -8,10 +8,10 @@ import torch
 from env_tools import WAIT, act, everywhere, legal_actions, tiny
 from esper_env import Op, Stage
 from esper_env.config import TEMPI, EsperConfig
-from esper_env.lifecycle import apply_operations, gates, is_legal, tick
+from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
+from esper_env.mdp.state import State
 from esper_env.population.population import EMPTY, Census, Population
 from esper_env.population.training import Minibatches, TrainingReport, train_epoch
-from esper_env.state import State
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,7 +141,7 @@ def test_the_ramp_trains_with_alpha_k_over_tempo(tempo: int, monkeypatch: pytest
         trained_with.append(float(population.alpha[0, 1]))
         return train_epoch(population, data)
 
-    monkeypatch.setattr("esper_env.simulation.train_epoch", spy)
+    monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", spy)
     env.reset(seed=0)
     steps = [act(Op.GERMINATE, slot=1, tempo=tempo), act(Op.ADVANCE, slot=1), *[WAIT] * (TEMPI[tempo] + 1)]
     for action in steps:

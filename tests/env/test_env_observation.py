@@ -9,10 +9,10 @@ import pytest
 import torch
 from env_tools import IDS, WAIT, act, any_actions, everywhere, legal_actions, play, tiny
 from esper_env import EsperVectorEnv, Op, Stage
-from esper_env.observation import View, global_fields, slot_fields
+from esper_env.mdp.observation import View, global_fields, slot_fields
+from esper_env.mdp.state import State
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.training import TrainingReport
-from esper_env.state import State
 
 MEASURED_AT_RESET = {"val_loss", "val_metric", "val_metric_best"}
 MEASURED = MEASURED_AT_RESET | {

@@ -6,7 +6,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-import esper_env.rewards
+import esper_env.mdp.rewards
 import gymnasium
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ import torch
 from env_tools import IDS, TINY, WAIT, act, everywhere, legal_actions, load_tiny, play, tiny
 from esper_env import EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.config import EsperConfig
-from esper_env.rewards import PRESETS, TERMS, Reward, Transition, potential
-from esper_env.rewards.presets import shares
-from esper_env.rewards.terms import Limits
-from esper_env.state import State
+from esper_env.mdp.rewards import PRESETS, TERMS, Reward, Transition, potential
+from esper_env.mdp.rewards.presets import shares
+from esper_env.mdp.rewards.terms import Limits
+from esper_env.mdp.state import State
 from esper_env.tasks import TASKS, Data
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -293,7 +293,7 @@ def test_a_new_task_needs_no_edit_of_the_rewards(preset: str) -> None:
 
 @pytest.mark.ledger("R11")
 def test_the_reward_code_holds_no_number_of_its_own() -> None:
-    for path in Path(esper_env.rewards.__file__).parent.glob("*.py"):
+    for path in Path(esper_env.mdp.rewards.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and type(node.value) in (int, float):
                 assert node.value in (0, 1), f"{path.name}:{node.lineno} has {node.value}"

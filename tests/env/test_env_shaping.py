@@ -11,10 +11,10 @@ import torch
 from env_tools import TINY, WAIT, act, everywhere, legal_actions, play, tiny
 from esper_env import EsperEnv, Op, Stage
 from esper_env.config import EsperConfig
+from esper_env.mdp.rewards import potential
+from esper_env.mdp.state import State
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.training import TrainingReport
-from esper_env.rewards import potential
-from esper_env.state import State
 from gymnasium.wrappers import TimeLimit
 from quick_life import QUICK_LIFE
 
@@ -148,8 +148,8 @@ def prescribed(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(*_: Any) -> TrainingReport:
         return TrainingReport(one(1.0), torch.zeros(1, 3), torch.zeros(1, 3))
 
-    monkeypatch.setattr("esper_env.simulation.evaluate", measure)
-    monkeypatch.setattr("esper_env.simulation.train_epoch", train)
+    monkeypatch.setattr("esper_env.mdp.simulation.evaluate", measure)
+    monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", train)
 
 
 def episode(preset: str) -> tuple[list[dict[str, float]], list[float], list[bool], float]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from env_tools import any_actions, legal_actions, resident_bytes, tiny
 from esper_env import EsperVectorEnv, Op
-from esper_env.rewards import potential
+from esper_env.mdp.rewards import potential
 
 STEPS, ROWS = 10_000, 8
 SETTLED = 1_000  # steps after which nothing may grow any more

@@ -7,12 +7,12 @@ from inspect import cleandoc, getdoc
 import esper_env
 import pytest
 from esper_env import EsperEnv, Op
-from esper_env.actions import HEADS, RELEVANT_HEADS
 from esper_env.config import TEMPI, EsperConfig
-from esper_env.detectors import DETECTORS
-from esper_env.observation import Field, Schema, global_fields, slot_fields
+from esper_env.mdp.actions import HEADS, RELEVANT_HEADS
+from esper_env.mdp.detectors import DETECTORS
+from esper_env.mdp.observation import Field, Schema, global_fields, slot_fields
+from esper_env.mdp.rewards import PRESETS, TERMS
 from esper_env.registration import ENVIRONMENTS
-from esper_env.rewards import PRESETS, TERMS
 from esper_env.tasks import TASKS
 
 PAGE = cleandoc(EsperEnv.__doc__ or "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from esper_env import simulation
+from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import profile, record_function
 

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_env.actions import HEADS
+from esper_env.mdp.actions import HEADS
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork
 from esper_env.vector_env import EsperVectorEnv

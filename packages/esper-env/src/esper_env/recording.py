@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from esper_env.actions import Op
-from esper_env.simulation import Simulation
+from esper_env.mdp.actions import Op
+from esper_env.mdp.simulation import Simulation
 
 
 @dataclass(frozen=True)

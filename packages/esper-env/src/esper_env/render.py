@@ -6,10 +6,10 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from esper_env.mdp.simulation import Simulation
+from esper_env.mdp.state import Stage
 from esper_env.population.population import Blend
 from esper_env.recording import Moment, Recorder
-from esper_env.simulation import Simulation
-from esper_env.state import Stage
 
 BARS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 8

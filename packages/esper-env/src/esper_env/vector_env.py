@@ -11,15 +11,15 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.actions import HEADS, action_space, stack_actions
 from esper_env.config import make_config
+from esper_env.mdp.actions import HEADS, action_space, stack_actions
+from esper_env.mdp.saving import load, save
+from esper_env.mdp.simulation import Outcome, Simulation
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
 from esper_env.recording import Recorder
 from esper_env.render import check_render_mode, render_row
-from esper_env.saving import load, save
-from esper_env.simulation import Outcome, Simulation
 
 OUTPUTS = ("numpy", "torch")
 BASE_SEEDS = 1 << 62

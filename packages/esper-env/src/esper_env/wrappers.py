@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.actions import HEADS, RELEVANT_HEADS, Op
+from esper_env.mdp.actions import HEADS, RELEVANT_HEADS, Op
 
 Flags = Any  # an array or tensor of flags: [size] of a single environment, [n, size] of a vector
 Infos = dict[str, Any]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from esper_env.config import EsperConfig
-from esper_env.lifecycle import in_stage
-from esper_env.observation import live_slots, squash
+from esper_env.mdp.lifecycle import in_stage
+from esper_env.mdp.observation import live_slots, squash
+from esper_env.mdp.state import Stage, State
 from esper_env.registry import Registry
-from esper_env.state import Stage, State
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper_env.actions import HEADS, Op
 from esper_env.config import TEMPI, EsperConfig
-from esper_env.state import Stage, State
+from esper_env.mdp.actions import HEADS, Op
+from esper_env.mdp.state import Stage, State
 
 PRUNABLE = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
 LIVE = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.actions import HEADS, RELEVANT_HEADS, Op
-from esper_env.lifecycle import Gates
+from esper_env.mdp.actions import HEADS, RELEVANT_HEADS, Op
+from esper_env.mdp.lifecycle import Gates
 
 Masks = dict[str, Tensor]
 

@@ -6,22 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper_env.actions import HEADS, Op, canonical, head_sizes
 from esper_env.blueprints import BLUEPRINTS
 from esper_env.config import EsperConfig
-from esper_env.detectors import DETECTORS, detect
-from esper_env.governor import Snapshot, collapsed
-from esper_env.instances import Instance, draw, episode_seeds, minibatches
-from esper_env.lifecycle import Gates, apply_operations, gates, is_legal, tick
-from esper_env.masks import Masks, marginal_masks, masks_by_op
-from esper_env.observation import Schema, view_of
+from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes
+from esper_env.mdp.detectors import DETECTORS, detect
+from esper_env.mdp.governor import Snapshot, collapsed
+from esper_env.mdp.instances import Instance, draw, episode_seeds, minibatches
+from esper_env.mdp.lifecycle import Gates, apply_operations, gates, is_legal, tick
+from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
+from esper_env.mdp.observation import Schema, view_of
+from esper_env.mdp.rewards import Reward, Transition, potential
+from esper_env.mdp.rewards.terms import Limits
+from esper_env.mdp.state import State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation, evaluate
 from esper_env.population.population import Engine, Population
 from esper_env.population.training import TrainingReport, train_epoch
-from esper_env.rewards import Reward, Transition, potential
-from esper_env.rewards.terms import Limits
-from esper_env.state import State
 from esper_env.tasks import TASKS
 from esper_env.tasks.base import Data
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from esper_env.instances import draw, episode_seeds
+from esper_env.mdp.instances import draw, episode_seeds
+from esper_env.mdp.simulation import Simulation
+from esper_env.mdp.state import State
 from esper_env.population.cohort import Cohort
 from esper_env.population.population import Census, SeedKey
-from esper_env.simulation import Simulation
-from esper_env.state import State
 
 
 def save(simulation: Simulation) -> dict[str, Any]:

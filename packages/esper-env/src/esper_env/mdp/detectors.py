@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from esper_env.observation import live_slots
+from esper_env.mdp.observation import live_slots
+from esper_env.mdp.rewards.terms import Transition
+from esper_env.mdp.state import Stage
 from esper_env.registry import Registry
-from esper_env.rewards.terms import Transition
-from esper_env.state import Stage
 
 Detector = Callable[[Transition], Tensor]
 DETECTORS: Registry[Detector] = Registry("detector")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from esper_env.config import EsperConfig
+from esper_env.mdp.rewards.terms import TERMS, Limits, Transition
 from esper_env.registry import Registry
-from esper_env.rewards.terms import TERMS, Limits, Transition
 
 _ALWAYS = ("invalid_action", "rollback")
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from esper_env.config import EsperConfig
+from esper_env.mdp.state import State
 from esper_env.population.cohort import Cohort, Rows
 from esper_env.population.population import Census, Population
-from esper_env.state import State
 
 _KEPT = ("step", "rollbacks", "episode_return")  # time and its accounts do not roll back
 

@@ -14,11 +14,11 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from esper_env.actions import Op
 from esper_env.config import TEMPI, EsperConfig
-from esper_env.lifecycle import LIVE, PRUNABLE, Gates, in_stage
+from esper_env.mdp.actions import Op
+from esper_env.mdp.lifecycle import LIVE, PRUNABLE, Gates, in_stage
+from esper_env.mdp.state import HISTORY, Stage, State
 from esper_env.population.population import Blend
-from esper_env.state import HISTORY, Stage, State
 from esper_env.tasks.base import Data, Task
 
 OCCUPIED = (*PRUNABLE, Stage.FOSSILIZED)
