@@ -26,7 +26,7 @@ from esper_agent.report.history import History, band, mean_interval
 from esper_agent.report.training_charts import event_traces, return_chart
 from esper_agent.runs import RunConfig, RunDirectory
 from esper_env import Op, Stage
-from esper_env.picture import STAGE_COLORS
+from esper_env.rendering.rgb import STAGE_COLORS
 
 SHORT = "ShortEsper-v0"
 ESPER = "esper_env.vector_env:EsperVectorEnv"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from env_tools import IDS
 from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op, Stage
-from esper_env.recording import Recorder
-from esper_env.render import sparkline, view_row
+from esper_env.rendering.ansi import sparkline, view_row
+from esper_env.rendering.history import Recorder
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
 from gymnasium.wrappers import vector as vector_wrappers
@@ -157,7 +157,7 @@ def test_a_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
             raise ImportError(name)
         return real(name, *rest)
 
-    monkeypatch.delitem(sys.modules, "esper_env.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "esper_env.rendering.rgb", raising=False)
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     with pytest.raises(DependencyNotInstalled, match=r"esper-env\[render\]"):
         EsperEnv(task="digits_mlp", render_mode="rgb_array")

@@ -18,8 +18,8 @@ from esper_env.mdp.simulation import Outcome, Simulation
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
-from esper_env.recording import Recorder
-from esper_env.render import check_render_mode, render_row
+from esper_env.rendering.ansi import check_render_mode, render_row
+from esper_env.rendering.history import Recorder
 
 OUTPUTS = ("numpy", "torch")
 BASE_SEEDS = 1 << 62

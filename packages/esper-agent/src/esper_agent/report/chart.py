@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from esper_env.picture import FAINT, INK, LINE, PAPER
+from esper_env.rendering.rgb import FAINT, INK, LINE, PAPER
 
 Trace = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from esper_env import EsperVectorEnv
-from esper_env.picture import FAINT, METRIC
+from esper_env.rendering.rgb import FAINT, METRIC
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 

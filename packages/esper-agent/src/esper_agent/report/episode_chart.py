@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 from esper_env import Blend, Op, Stage
-from esper_env.picture import FAINT, INK, METRIC, OP_COLORS, PAPER, STAGE_COLORS, WARNING
-from esper_env.render import EMPTY_STAGES
+from esper_env.rendering.ansi import EMPTY_STAGES
+from esper_env.rendering.rgb import FAINT, INK, METRIC, OP_COLORS, PAPER, STAGE_COLORS, WARNING
 from numpy.typing import NDArray
 
 from esper_agent.report.chart import (

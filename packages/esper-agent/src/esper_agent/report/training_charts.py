@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from esper_env import Op
-from esper_env.picture import FAINT, LINE, METRIC, OP_COLORS, WARNING
+from esper_env.rendering.rgb import FAINT, LINE, METRIC, OP_COLORS, WARNING
 
 from esper_agent.action_shares import SHARE_KEY
 from esper_agent.diagnostics import Severity

@@ -9,7 +9,7 @@ from gymnasium.error import DependencyNotInstalled
 from esper_env.mdp.simulation import Simulation
 from esper_env.mdp.state import Stage
 from esper_env.population.population import Blend
-from esper_env.recording import Moment, Recorder
+from esper_env.rendering.history import Moment, Recorder
 
 BARS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 8
@@ -71,7 +71,7 @@ def render_row(simulation: Simulation, recorder: Recorder, row: int, mode: str) 
 
 def _pictures() -> Any:
     try:
-        return import_module("esper_env.picture")
+        return import_module("esper_env.rendering.rgb")
     except ImportError as error:
         hint = 'render_mode="rgb_array" needs matplotlib; install it with `pip install "esper-env[render]"`'
         raise DependencyNotInstalled(hint) from error

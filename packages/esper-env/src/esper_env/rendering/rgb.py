@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from esper_env.mdp.actions import Op
 from esper_env.mdp.state import Stage
-from esper_env.render import RowView, SlotView, describe_op
+from esper_env.rendering.ansi import RowView, SlotView, describe_op
 
 WIDTH, HEIGHT, DPI = 960, 540, 100  # pixels; even, as video codecs want
 INK, FAINT, LINE, PAPER, CARD = "#0f172a", "#64748b", "#cbd5e1", "#ffffff", "#f8fafc"

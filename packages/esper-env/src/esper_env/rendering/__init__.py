@@ -1,0 +1,1 @@
+"""Pictures of an episode: what they show, as text and as pixels."""
