@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 from env_tools import IDS, settings_of
-from esper_env.playing import Subject
 from esper_env.testing import CHECKS, check_vector_env
+from esper_env.testing.playing import Subject
 from esper_env.wrappers import VectorDiscreteActions, VectorMaskInObservation, VectorMultiDiscreteActions
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from esper_env.playing import (
+from esper_env.testing.playing import (
     Env,
     Played,
     Reference,
