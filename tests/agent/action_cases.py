@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from esper_agent.actions import ActionSpec
+from esper_agent.networks.action_spec import ActionSpec
 from hypothesis import strategies as st
 from torch import Tensor
 

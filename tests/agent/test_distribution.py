@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 import torch
 from action_cases import joint_log_probabilities, random_logits, random_mask, specs
-from esper_agent.actions import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment, user_masks
-from esper_agent.distribution import MASKED_LOGIT, FactoredDistribution, Legality, cross_entropy
-from esper_agent.distribution import joint as joint_probabilities
+from esper_agent.networks.action_spec import (
+    ActionSpec,
+    action_spec,
+    check_cells,
+    masks_to_cells,
+    to_environment,
+    user_masks,
+)
+from esper_agent.networks.distribution import MASKED_LOGIT, FactoredDistribution, Legality, cross_entropy
+from esper_agent.networks.distribution import joint as joint_probabilities
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -2,9 +2,9 @@
 
 import torch
 from action_cases import random_logits, random_mask, specs
-from esper_agent.actions import ActionSpec
-from esper_agent.distribution import FactoredDistribution, Legality, entropy_weights, flat_index
-from esper_agent.head_terms import HeadTerms
+from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.distribution import FactoredDistribution, Legality, entropy_weights, flat_index
+from esper_agent.networks.head_terms import HeadTerms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from esper_agent.normalization import (
+from esper_agent.networks.normalization import (
     Moments,
     ObservationNormalizer,
     RunningMoments,

@@ -8,10 +8,10 @@ import torch
 from action_cases import random_mask, specs
 from esper_agent import PPOConfig
 from esper_agent.acting import act
-from esper_agent.actions import ActionSpec
-from esper_agent.distribution import Legality
-from esper_agent.policy import Policy
-from esper_agent.recurrent import ResettingLSTM, set_forget_bias
+from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.distribution import Legality
+from esper_agent.networks.lstm import ResettingLSTM, set_forget_bias
+from esper_agent.networks.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -16,8 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 from torch.nn import functional
 
-from esper_agent.actions import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
 from esper_agent.config import DEFAULT_GAMMA
+from esper_agent.networks.action_spec import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
 
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 

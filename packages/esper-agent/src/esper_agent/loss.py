@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper_agent.distribution import cross_entropy
-from esper_agent.policy import Evaluation
+from esper_agent.networks.distribution import cross_entropy
+from esper_agent.networks.policy import Evaluation
 from esper_agent.rollout import SequenceBatch
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper_agent.actions import ActionSpec
-from esper_agent.distribution import Legality, flat_index
-from esper_agent.recurrent import State
+from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.distribution import Legality, flat_index
+from esper_agent.networks.lstm import State
 
 
 class EmptyRolloutError(ValueError):

@@ -9,8 +9,8 @@ from torch import Tensor
 from esper_agent.acting import act, predict_values
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.envs import TensorEnv, Transition
-from esper_agent.policy import Policy
-from esper_agent.recurrent import State
+from esper_agent.networks.lstm import State
+from esper_agent.networks.policy import Policy
 from esper_agent.rollout import RolloutBuffer, Step
 
 

@@ -13,9 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from esper_agent.actions import ActionSpec
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.head_terms import HeadTerms, sum_by_head
+from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.head_terms import HeadTerms, sum_by_head
 
 MASKED_LOGIT = -1e4
 
