@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from esper_agent.diagnostics import DETECTORS, Detector, DetectorConfig, Event, Monitor, Severity
 from esper_agent.diagnostics.alarms import Alarm
+from esper_agent.diagnostics.metrics import AdvantageStats, UpdateStats
 from esper_agent.diagnostics.smoothing import MovingAverage
-from esper_agent.stats import AdvantageStats, UpdateStats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,8 +12,8 @@ import torch
 from esper_agent import FactoredRecurrentPPO, PPOConfig
 from esper_agent.acting import act
 from esper_agent.diagnostics.gradients import clip_gradients
+from esper_agent.diagnostics.metrics import UpdateStats
 from esper_agent.loss import LossSettings, Targets, entropies, k3, mean_weights, surrogate, value_loss
-from esper_agent.stats import UpdateStats
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor

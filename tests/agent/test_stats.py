@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from esper_agent.stats import (
+from esper_agent.diagnostics.metrics import (
     AdvantageStats,
     MinibatchStats,
     RolloutStats,

@@ -11,6 +11,14 @@ from esper_agent.compilation import Compilation
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary, pooled_summary
+from esper_agent.diagnostics.metrics import (
+    MinibatchStats,
+    RolloutStats,
+    UpdateContext,
+    UpdateStats,
+    advantage_stats,
+    collect_update_stats,
+)
 from esper_agent.diagnostics.ratios import ratio_extremes, worst_of_ranks
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
@@ -19,14 +27,6 @@ from esper_agent.networks.policy import Evaluation, Policy
 from esper_agent.optimization import GroupedAdamW
 from esper_agent.rollout import RolloutBuffer, SequenceBatch, Sequences, generalized_advantages, next_values
 from esper_agent.schedules import EntropySchedule
-from esper_agent.stats import (
-    MinibatchStats,
-    RolloutStats,
-    UpdateContext,
-    UpdateStats,
-    advantage_stats,
-    collect_update_stats,
-)
 
 
 @dataclass

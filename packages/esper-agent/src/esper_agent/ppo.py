@@ -24,6 +24,7 @@ from esper_agent.callbacks import MaybeCallback, as_callbacks
 from esper_agent.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
+from esper_agent.diagnostics.metrics import UpdateStats, flatten_stats
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.envs import AnyEnv, Items, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
 from esper_agent.learner import Counters, Learner
@@ -32,7 +33,6 @@ from esper_agent.networks.policy import Policy, check_shapes
 from esper_agent.rollout import RolloutBuffer
 from esper_agent.runner import Runner
 from esper_agent.schedules import describe, restore
-from esper_agent.stats import UpdateStats, flatten_stats
 
 Array = NDArray[Any]
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from esper_agent.diagnostics.alarms import Alarm, Event
 from esper_agent.diagnostics.config import DetectorConfig
+from esper_agent.diagnostics.metrics import UpdateStats
 from esper_agent.diagnostics.smoothing import MovingAverage
-from esper_agent.stats import UpdateStats
 
 DETECTORS: dict[str, type["Detector"]] = {}
 
