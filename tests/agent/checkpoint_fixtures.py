@@ -6,7 +6,7 @@ A fixture of an older version is never made again: it is what a user of that ver
 from pathlib import Path
 
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.checkpoint import SCHEMA_VERSION
+from esper_agent.algorithm.checkpoint import SCHEMA_VERSION
 
 DIRECTORY = Path(__file__).parent / "fixtures"
 ENV = "resumable_env:Resumable-v0"

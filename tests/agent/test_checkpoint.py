@@ -18,7 +18,7 @@ import pytest
 import torch
 from checkpoint_fixtures import fixture_file, make_agent
 from esper_agent import checkpoint, cli
-from esper_agent.checkpoint import (
+from esper_agent.algorithm.checkpoint import (
     MIGRATIONS,
     SCHEMA_VERSION,
     CheckpointError,
@@ -282,7 +282,7 @@ def run_python(code: str, *args: object) -> subprocess.Popen[str]:
 
 FILL_THE_DISK = """
 import resource, signal, sys, torch
-from esper_agent.checkpoint import CheckpointError, save_checkpoint
+from esper_agent.algorithm.checkpoint import CheckpointError, save_checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
@@ -304,7 +304,7 @@ def test_the_previous_checkpoint_survives_when_there_is_no_room(tmp_path: Path) 
 
 SAVE_FOREVER = """
 import itertools, sys, torch
-from esper_agent.checkpoint import save_checkpoint
+from esper_agent.algorithm.checkpoint import save_checkpoint
 for i in itertools.count():
     save_checkpoint(sys.argv[1], {"i": i, "w": torch.full((200_000,), float(i))})
     print(i, flush=True)
@@ -325,7 +325,7 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path
 
 MEASURE_LOAD = """
 import resource, sys
-from esper_agent.checkpoint import load_checkpoint, save_checkpoint
+from esper_agent.algorithm.checkpoint import load_checkpoint, save_checkpoint
 load_checkpoint(sys.argv[1])  # imports and allocator warmed up on a small file
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 state = load_checkpoint(sys.argv[2])

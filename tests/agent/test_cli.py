@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from esper_agent import cli
-from esper_agent.checkpoint import load_checkpoint
+from esper_agent.algorithm.checkpoint import load_checkpoint
 from esper_agent.runs import RunDirectory
 from test_checkpoint import assert_same
 

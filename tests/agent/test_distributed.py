@@ -16,10 +16,10 @@ import pytest
 import ranked_envs
 import torch
 from esper_agent import FactoredRecurrentPPO, cli
-from esper_agent.checkpoint import load_checkpoint
+from esper_agent.algorithm.checkpoint import load_checkpoint
+from esper_agent.algorithm.environments import make_vector_env
+from esper_agent.algorithm.loss import SHARED, Loss, ppo_loss, share_of
 from esper_agent.distributed import Ranks
-from esper_agent.envs import make_vector_env
-from esper_agent.loss import SHARED, Loss, ppo_loss, share_of
 from esper_agent.runs import RunDirectory
 from gymnasium.vector import AutoresetMode
 from mortal_commands import End, Mortals

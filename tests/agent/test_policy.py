@@ -7,7 +7,7 @@ import pytest
 import torch
 from action_cases import random_mask, specs
 from esper_agent import PPOConfig
-from esper_agent.acting import act
+from esper_agent.algorithm.acting import act
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import Legality
 from esper_agent.networks.lstm import ResettingLSTM, set_forget_bias

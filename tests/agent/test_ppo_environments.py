@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
+from esper_agent.algorithm.environments import ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
 from esper_agent.config import DEFAULT_GAMMA
-from esper_agent.envs import ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.compilation import Compilation
+from esper_agent.algorithm.compilation import Compilation
 from stable_baselines3.common.callbacks import CallbackList
 from toy_envs import MaskedHeads
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.checkpoint import CheckpointError, save_checkpoint
+from esper_agent.algorithm.checkpoint import CheckpointError, save_checkpoint
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule

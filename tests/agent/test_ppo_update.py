@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO, PPOConfig
-from esper_agent.acting import act
+from esper_agent.algorithm.acting import act
+from esper_agent.algorithm.loss import LossSettings, Targets, entropies, k3, mean_weights, surrogate, value_loss
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.metrics import UpdateStats
-from esper_agent.loss import LossSettings, Targets, entropies, k3, mean_weights, surrogate, value_loss
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor
@@ -56,7 +56,7 @@ def test_the_anchor_is_the_policy_that_acted(env: str, monkeypatch: pytest.Monke
         taken.append(chosen.distribution.log_prob(chosen.actions))
         return chosen
 
-    monkeypatch.setattr("esper_agent.runner.act", watched)
+    monkeypatch.setattr("esper_agent.algorithm.collector.act", watched)
     batch, targets, _ = anchored(model)
     acted = model.buffer.to_sequences(torch.stack(taken))
     assert (targets.head_log_probs.sum(0) - acted)[batch.decisions].abs().max() < 5e-6

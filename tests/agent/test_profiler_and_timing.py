@@ -12,7 +12,7 @@ import esper_agent
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO, cli, profiling, runner, timing
-from esper_agent.checkpoint import CheckpointError
+from esper_agent.algorithm.checkpoint import CheckpointError
 from esper_agent.diagnostics import profiler
 from esper_agent.timing import Stopwatch
 from esper_env.mdp import simulation

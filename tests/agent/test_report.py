@@ -15,9 +15,9 @@ import plotly.graph_objects
 import pytest
 from browser import CHROMIUM, Browser
 from esper_agent import cli
+from esper_agent.algorithm.checkpoint import load_checkpoint, save_checkpoint
 from esper_agent.baselines.controllers import GrowEverything, NeverGrow, RandomLegal
 from esper_agent.baselines.paired import make_test_env, play
-from esper_agent.checkpoint import load_checkpoint, save_checkpoint
 from esper_agent.report import page
 from esper_agent.report.chart import Chart, Note
 from esper_agent.report.episode_chart import BAR, episode_chart

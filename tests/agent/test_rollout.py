@@ -4,9 +4,15 @@ import tracemalloc
 
 import pytest
 import torch
-from esper_agent.learner import normalize_advantages
+from esper_agent.algorithm.rollout_buffer import (
+    EmptyRolloutError,
+    RolloutBuffer,
+    Step,
+    generalized_advantages,
+    next_values,
+)
+from esper_agent.algorithm.update import normalize_advantages
 from esper_agent.networks.action_spec import ActionSpec
-from esper_agent.rollout import EmptyRolloutError, RolloutBuffer, Step, generalized_advantages, next_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

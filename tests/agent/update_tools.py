@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.learner import Learner
-from esper_agent.loss import Targets, ppo_loss
-from esper_agent.rollout import Sequences
+from esper_agent.algorithm.loss import Targets, ppo_loss
+from esper_agent.algorithm.rollout_buffer import Sequences
+from esper_agent.algorithm.update import Learner
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor
 from toy_envs import MaskedHeads

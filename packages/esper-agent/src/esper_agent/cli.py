@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
 
-from esper_agent.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
+from esper_agent.algorithm.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks

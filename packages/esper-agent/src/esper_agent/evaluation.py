@@ -9,8 +9,8 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.callbacks import BaseCallback, EventCallback
 from torch import Tensor
 
-from esper_agent.acting import act
-from esper_agent.envs import AnyEnv, TensorEnv, make_vector_env
+from esper_agent.algorithm.acting import act
+from esper_agent.algorithm.environments import AnyEnv, TensorEnv, make_vector_env
 
 if TYPE_CHECKING:
     from esper_agent.ppo import FactoredRecurrentPPO

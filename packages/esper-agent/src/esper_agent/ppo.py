@@ -19,20 +19,27 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, Progr
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import configure_logger, get_device
 
-from esper_agent.acting import act
-from esper_agent.callbacks import MaybeCallback, as_callbacks
-from esper_agent.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
+from esper_agent.algorithm.acting import act
+from esper_agent.algorithm.callbacks import MaybeCallback, as_callbacks
+from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
+from esper_agent.algorithm.collector import Runner
+from esper_agent.algorithm.environments import (
+    AnyEnv,
+    Items,
+    ObservationEncoder,
+    TensorEnv,
+    make_vector_env,
+    resolve_gamma,
+)
+from esper_agent.algorithm.rollout_buffer import RolloutBuffer
+from esper_agent.algorithm.schedules import describe, restore
+from esper_agent.algorithm.update import Counters, Learner
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
 from esper_agent.diagnostics.metrics import UpdateStats, flatten_stats
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.envs import AnyEnv, Items, ObservationEncoder, TensorEnv, make_vector_env, resolve_gamma
-from esper_agent.learner import Counters, Learner
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
 from esper_agent.networks.policy import Policy, check_shapes
-from esper_agent.rollout import RolloutBuffer
-from esper_agent.runner import Runner
-from esper_agent.schedules import describe, restore
 
 Array = NDArray[Any]
 

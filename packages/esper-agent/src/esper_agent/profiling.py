@@ -14,7 +14,7 @@ from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import profile, record_function
 
-from esper_agent import runner
+from esper_agent.algorithm import collector as runner
 from esper_agent.diagnostics.profiler import trace
 from esper_agent.runs import replace_text
 from esper_agent.timing import Stopwatch

@@ -18,9 +18,9 @@ from esper_env import HEADS
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
+from esper_agent.algorithm.environments import make_vector_env
 from esper_agent.baselines.paired import Policy
 from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, scheduled
-from esper_agent.envs import make_vector_env
 from esper_agent.ppo import FactoredRecurrentPPO
 
 TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py

@@ -11,8 +11,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
+from esper_agent.algorithm.environments import resolve_gamma
 from esper_agent.baselines.sb3_env import EsperVecEnv
-from esper_agent.envs import resolve_gamma
 
 Settings = Mapping[str, Any]
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from esper_agent.algorithm.environments import Items
 from esper_agent.config import PPOConfig
-from esper_agent.envs import Items
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import FactoredDistribution
 from esper_agent.networks.lstm import ResettingLSTM, State

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_agent.envs import Items
+from esper_agent.algorithm.environments import Items
 
 
 class ItemEncoder(nn.Module):

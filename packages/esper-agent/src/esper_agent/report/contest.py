@@ -10,10 +10,10 @@ from esper_env.rendering.rgb import FAINT, METRIC
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from esper_agent.algorithm.checkpoint import CheckpointError, restore_checkpoint
 from esper_agent.baselines.controllers import GrowEverything, NeverGrow, PlateauRule, RandomLegal
 from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_controls
-from esper_agent.checkpoint import CheckpointError, restore_checkpoint
 from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.report.chart import Chart, Note, Trace, axis, numbers
 from esper_agent.report.episodes import Episode, Watched

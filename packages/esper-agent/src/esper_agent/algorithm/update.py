@@ -6,8 +6,18 @@ import torch
 from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
-from esper_agent.acting import autocast
-from esper_agent.compilation import Compilation
+from esper_agent.algorithm.acting import autocast
+from esper_agent.algorithm.compilation import Compilation
+from esper_agent.algorithm.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
+from esper_agent.algorithm.optimizer import GroupedAdamW
+from esper_agent.algorithm.rollout_buffer import (
+    RolloutBuffer,
+    SequenceBatch,
+    Sequences,
+    generalized_advantages,
+    next_values,
+)
+from esper_agent.algorithm.schedules import EntropySchedule
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary, pooled_summary
@@ -21,12 +31,8 @@ from esper_agent.diagnostics.metrics import (
 )
 from esper_agent.diagnostics.ratios import ratio_extremes, worst_of_ranks
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
 from esper_agent.networks.distribution import joint
 from esper_agent.networks.policy import Evaluation, Policy
-from esper_agent.optimization import GroupedAdamW
-from esper_agent.rollout import RolloutBuffer, SequenceBatch, Sequences, generalized_advantages, next_values
-from esper_agent.schedules import EntropySchedule
 
 
 @dataclass

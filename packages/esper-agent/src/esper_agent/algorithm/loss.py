@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from esper_agent.algorithm.rollout_buffer import SequenceBatch
 from esper_agent.networks.distribution import cross_entropy
 from esper_agent.networks.policy import Evaluation
-from esper_agent.rollout import SequenceBatch
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper_agent.acting import act, predict_values
+from esper_agent.algorithm.acting import act, predict_values
+from esper_agent.algorithm.environments import TensorEnv, Transition
+from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Step
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.envs import TensorEnv, Transition
 from esper_agent.networks.lstm import State
 from esper_agent.networks.policy import Policy
-from esper_agent.rollout import RolloutBuffer, Step
 
 
 class Runner:

@@ -1,0 +1,1 @@
+"""The parts of the algorithm: environments, collection, rollout buffer, loss and update."""
