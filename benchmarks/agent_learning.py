@@ -23,7 +23,7 @@ from agent_envs import TOYS, make_cartpole
 from common import RESULTS, provenance, write_json
 from esper_agent import FactoredRecurrentPPO, evaluate_policy
 from esper_agent.baselines.recurrent_onecall import OneCallMlpLstmPolicy
-from esper_agent.timing import Stopwatch
+from esper_agent.runs.timing import Stopwatch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from matplotlib.figure import Figure
 from sb3_contrib import RecurrentPPO

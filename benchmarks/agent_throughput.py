@@ -21,7 +21,7 @@ from agent_envs import MaskedHeads, MultiDiscreteVecEnv, make_cartpole
 from common import provenance, write_json
 from esper_agent.baselines.recurrent_onecall import OneCallMlpLstmPolicy
 from esper_agent.ppo import FactoredRecurrentPPO
-from esper_agent.timing import Stopwatch
+from esper_agent.runs.timing import Stopwatch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.ppo_recurrent import MlpLstmPolicy

@@ -18,7 +18,7 @@ from esper_agent.baselines.tuned import CONTROLS, TUNED
 from esper_agent.baselines.tuning import RULES
 from esper_agent.comparison.command import add_terms, conduct, names, numbers
 from esper_agent.comparison.study import Study
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 LEARNERS = ("ours", "maskable_ppo", "recurrent_ppo_onecall", "recurrent_ppo", "ppo")
 UNTUNED_CONTROLS = ("never", "random", *RULES)

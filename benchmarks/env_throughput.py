@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 import torch
 from common import RESULTS, provenance, write_json
-from esper_agent.timing import Stopwatch
+from esper_agent.runs.timing import Stopwatch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray

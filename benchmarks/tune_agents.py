@@ -21,7 +21,7 @@ from esper_agent.comparison.command import names
 from esper_agent.comparison.contestants import check_names
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 FIRST_SEED = 1_000
 TUNABLE = tuple(name for name, recipe in RECIPES.items() if recipe.tuned_as is None)

@@ -12,7 +12,7 @@ from esper_agent import cli
 from esper_agent.baselines.recipes import RECIPES
 from esper_agent.baselines.tuned import CONTROLS
 from esper_agent.diagnostics.detectors import DETECTORS as UPDATE_DETECTORS
-from esper_agent.runs import RunDirectory
+from esper_agent.runs.directory import RunDirectory
 from esper_env import HEADS, RELEVANT_HEADS, Op, Stage
 from esper_env import cli as env_cli
 from esper_env.config import EsperConfig, make_config

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import resumable_env  # noqa: F401 (registers its environment)
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.action_shares import ActionShares
-from esper_agent.runs import RunConfig, RunDirectory
-from esper_agent.training import CheckpointRun
+from esper_agent.runs.action_shares import ActionShares
+from esper_agent.runs.directory import RunConfig, RunDirectory
+from esper_agent.runs.training import CheckpointRun
 from stable_baselines3.common.callbacks import BaseCallback
 
 UPDATES, EVERY = 300, 50

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from esper_agent import cli
 from esper_agent.algorithm.checkpoint import load_checkpoint
-from esper_agent.runs import RunDirectory
+from esper_agent.runs.directory import RunDirectory
 from test_checkpoint import assert_same
 
 ENV = "resumable_env:Resumable-v0"

@@ -19,7 +19,7 @@ from esper_agent.comparison.report import oracle_share, standing, write_report
 from esper_agent.comparison.results import read_results
 from esper_agent.comparison.run import Plan, carry_out
 from esper_agent.comparison.study import Study, run_study
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 from rliable import metrics
 
 ENV, ROWS, EPISODES = "Esper-v0", 2, 3

@@ -20,7 +20,7 @@ from esper_agent.algorithm.checkpoint import load_checkpoint
 from esper_agent.algorithm.environments import make_vector_env
 from esper_agent.algorithm.loss import SHARED, Loss, ppo_loss, share_of
 from esper_agent.distributed import Ranks
-from esper_agent.runs import RunDirectory
+from esper_agent.runs.directory import RunDirectory
 from gymnasium.vector import AutoresetMode
 from mortal_commands import End, Mortals
 from test_cli import ENV, ROLLOUT, SMALL, TIMES, assert_same_run, environment, resume, untimed, wait_for

@@ -14,7 +14,7 @@ import torch
 from esper_agent import FactoredRecurrentPPO, cli, profiling, runner, timing
 from esper_agent.algorithm.checkpoint import CheckpointError
 from esper_agent.diagnostics import profiler
-from esper_agent.timing import Stopwatch
+from esper_agent.runs.timing import Stopwatch
 from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import ProfilerActivity

@@ -24,7 +24,7 @@ from esper_agent.report.episode_chart import BAR, episode_chart
 from esper_agent.report.episodes import Episode, Watched
 from esper_agent.report.history import History, band, mean_interval
 from esper_agent.report.training_charts import event_traces, return_chart
-from esper_agent.runs import RunConfig, RunDirectory
+from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_env import Op, Stage
 from esper_env.rendering.rgb import STAGE_COLORS
 

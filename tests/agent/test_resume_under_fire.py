@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from esper_agent import cli
-from esper_agent.runs import RunDirectory
+from esper_agent.runs.directory import RunDirectory
 from mortal_commands import End, Fate, Mortals
 from test_cli import ENV, ROLLOUT, SMALL, assert_same_run
 

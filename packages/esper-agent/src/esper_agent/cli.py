@@ -15,10 +15,10 @@ from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
 from esper_agent.evaluation import evaluate_policy
-from esper_agent.profiling import describe_profile
 from esper_agent.report import write_report
-from esper_agent.runs import RunConfig, RunDirectory, RunError
-from esper_agent.training import Interrupted, build_model, resume_run, start_run
+from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.profiling import describe_profile
+from esper_agent.runs.training import Interrupted, build_model, resume_run, start_run
 
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
 

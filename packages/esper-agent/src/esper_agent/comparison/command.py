@@ -9,7 +9,7 @@ from typing import Any
 
 from esper_agent.comparison.contestants import NAMES
 from esper_agent.comparison.study import Study, run_study
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 NUMBERS = {

@@ -8,7 +8,7 @@ from gymnasium.vector import VectorEnv
 from esper_agent.baselines.controllers import Controller
 from esper_agent.baselines.recipes import RECIPES
 from esper_agent.baselines.tuned import CONTROLS, TUNED, load_tuned, make_control
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 NAMES = (*RECIPES, *CONTROLS)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from esper_agent.comparison.run import Plan
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 POLL_SECONDS = 0.1
 # One thread in every library, so that no agent gains by having more.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 Floats = NDArray[np.float64]
 Run = dict[str, Any]

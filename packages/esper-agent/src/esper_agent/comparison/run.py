@@ -19,7 +19,7 @@ from esper_agent.baselines.paired import Episodes, make_test_env, play
 from esper_agent.baselines.recipes import RECIPES
 from esper_agent.comparison.contestants import control
 from esper_agent.comparison.examiner import DECIMALS, EVALUATION_SEED, Examiner, means
-from esper_agent.runs import PACKAGES, replace_text
+from esper_agent.runs.directory import PACKAGES, replace_text
 
 Curve = list[dict[str, float]]
 

@@ -12,7 +12,7 @@ from esper_agent.baselines.recipes import RECIPES
 from esper_agent.comparison.contestants import check_names, control
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 
 @dataclass(frozen=True)

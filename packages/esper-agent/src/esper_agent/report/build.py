@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper_agent.profiling import phase_rows
 from esper_agent.report.chart import Note
 from esper_agent.report.contest import Contest, contest_charts, contest_rows, hold_contest
 from esper_agent.report.episode_chart import STAGE_LEGEND, episode_chart
@@ -16,7 +15,8 @@ from esper_agent.report.training_charts import (
     return_chart,
     update_chart,
 )
-from esper_agent.runs import STEP_KEY, RunDirectory, RunError, replace_text
+from esper_agent.runs.directory import STEP_KEY, RunDirectory, RunError, replace_text
+from esper_agent.runs.profiling import phase_rows
 
 EPISODES = (
     "The first of these episodes, whatever came of them. A lane is a slot: its colour is the stage, the height of the "

@@ -18,7 +18,7 @@ from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.report.chart import Chart, Note, Trace, axis, numbers
 from esper_agent.report.episodes import Episode, Watched
 from esper_agent.report.history import History, mean_interval
-from esper_agent.training import build_model
+from esper_agent.runs.training import build_model
 
 Floats = NDArray[np.float64]
 NEVER = "never"

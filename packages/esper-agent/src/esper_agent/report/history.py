@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_agent.runs import STEP_KEY, RunConfig, RunDirectory, RunError
+from esper_agent.runs.directory import STEP_KEY, RunConfig, RunDirectory, RunError
 
 Floats = NDArray[np.float64]
 DRAWS, ENDS, BOOTSTRAP_SEED = 2_000, (0.025, 0.975), 0

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.resources import files
 
 from esper_agent.report.chart import Chart, Note
-from esper_agent.runs import RunError
+from esper_agent.runs.directory import RunError
 
 # The browser itself then refuses every request, also one that the plotting script might make.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"

@@ -7,7 +7,6 @@ import numpy as np
 from esper_env import Op
 from esper_env.rendering.rgb import FAINT, LINE, METRIC, OP_COLORS, WARNING
 
-from esper_agent.action_shares import SHARE_KEY
 from esper_agent.diagnostics import Severity
 from esper_agent.report.chart import (
     DASHES,
@@ -22,6 +21,7 @@ from esper_agent.report.chart import (
     tinted,
 )
 from esper_agent.report.history import Band, History, band
+from esper_agent.runs.action_shares import SHARE_KEY
 
 RETURN_KEY, EVENTS_KEY, ENTROPY_KEY = "rollout/ep_rew_mean", "diagnostics/events", "train/entropy/"
 STEPS_TITLE = "environment steps"

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from esper_agent.runs import STEP_KEY
+from esper_agent.runs.directory import STEP_KEY
 
 Rows = list[dict[str, Any]]
 

@@ -16,8 +16,8 @@ from torch.profiler import profile, record_function
 
 from esper_agent.algorithm import collector as runner
 from esper_agent.diagnostics.profiler import trace
-from esper_agent.runs import replace_text
-from esper_agent.timing import Stopwatch
+from esper_agent.runs.directory import replace_text
+from esper_agent.runs.timing import Stopwatch
 
 if TYPE_CHECKING:
     from esper_agent.ppo import FactoredRecurrentPPO
