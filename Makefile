@@ -25,9 +25,10 @@ demo: $(STAMP)  ## train briefly, compare with controls, draw a picture
 test: lint type  ## everything that CI checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not soak and not cuda"
 
-lint: $(STAMP)  ## ruff
+lint: $(STAMP)  ## ruff, and import-linter: data flows one way
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 type: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy

@@ -26,10 +26,11 @@ import torch
 import torch.nn.functional as F
 from common import RESULTS, provenance, write_json
 from esper_env.blueprints import BLUEPRINTS
+from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.optimizers import SGD
 from esper_env.hosts import CNNHost, Host, MLPHost, TransformerHost
 from esper_env.population.population import Engine, Population
-from esper_env.population.training import Minibatches, train_epoch
+from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS
 from esper_env.tasks.digits import DENSE_SEEDS
 from torch import Tensor, nn

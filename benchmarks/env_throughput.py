@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import esper_env
+import esper_env.mdp.simulation
 import gymnasium
 import numpy as np
 import torch

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_fixtures import fixture_file, make_agent
-from esper_agent import checkpoint, cli
+from esper_agent import cli
+from esper_agent.algorithm import checkpoint
 from esper_agent.algorithm.checkpoint import (
     MIGRATIONS,
     SCHEMA_VERSION,

@@ -252,7 +252,7 @@ def test_an_impossible_threshold_is_refused_by_name(name: str, value: float) -> 
 
 
 def test_an_impossible_floor_is_refused_by_head() -> None:
-    with pytest.raises(ValueError, match=r"entropy_floors\['op'\] is 2.*allowed: from 0 to 1"):
+    with pytest.raises(ValueError, match=r"entropy_floors\['op'\] is 2.*allowed: between 0 and 1"):
         DetectorConfig(entropy_floors={"op": 2})
 
 

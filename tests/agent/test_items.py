@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.algorithm.environments import Items, declared_items, make_vector_env
+from esper_agent.algorithm.environments import declared_items, make_vector_env
 from esper_agent.config import PPOConfig
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import Legality
 from esper_agent.networks.policy import Policy
+from esper_agent.networks.slot_encoder import Items
 from gymnasium.vector import SyncVectorEnv
 from update_tools import first_deviation
 

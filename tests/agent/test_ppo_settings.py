@@ -89,7 +89,7 @@ def test_defaults_are_written_once() -> None:
 
 def modules() -> dict[str, ast.Module]:
     root = Path(esper_agent.__file__).parent
-    return {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in root.glob("*.py")}
+    return {str(p.relative_to(root)): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(root.rglob("*.py"))}
 
 
 @pytest.mark.ledger("U8")
@@ -98,7 +98,7 @@ def test_entropies_are_normalised_in_one_place() -> None:
         names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         return "log" in names and "clamp" in names and "inverse_capacity" in ast.dump(tree)
 
-    assert [name for name, tree in modules().items() if mentions(tree)] == ["distribution.py"]
+    assert [name for name, tree in modules().items() if mentions(tree)] == ["networks/distribution.py"]
 
 
 @pytest.mark.ledger("U22", "P12")

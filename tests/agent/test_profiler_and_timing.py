@@ -11,9 +11,11 @@ from typing import Any
 import esper_agent
 import pytest
 import torch
-from esper_agent import FactoredRecurrentPPO, cli, profiling, runner, timing
+from esper_agent import FactoredRecurrentPPO, cli
+from esper_agent.algorithm import collector
 from esper_agent.algorithm.checkpoint import CheckpointError
 from esper_agent.diagnostics import profiler
+from esper_agent.runs import profiling, timing
 from esper_agent.runs.timing import Stopwatch
 from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
@@ -125,7 +127,7 @@ def places(model: FactoredRecurrentPPO) -> list[Any]:
         vars(model.env).get("step"),
         simulation.train_epoch,
         simulation.evaluate,
-        runner.act,
+        collector.act,
         vars(model).get("update"),
     ]
 

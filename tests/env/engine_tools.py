@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from esper_env.blueprints import BLUEPRINTS, SeedTemplate
 from esper_env.fused.layers import accuracy
+from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.optimizers import SGD, AdamW, Optimizer
 from esper_env.fused.randomness import Purpose, integers
 from esper_env.hosts import TransformerHost
@@ -17,7 +18,6 @@ from esper_env.population.cohort import Cohort
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import EMPTY, Blend, Census, Engine, Population
-from esper_env.population.training import Minibatches
 from esper_env.tasks import TASKS, Data, Split
 from esper_env.tasks.text import ALPHABET
 from torch import Tensor, nn

@@ -7,8 +7,8 @@ import pytest
 import torch
 from esper_env import EsperVectorEnv
 from esper_env.config import EsperConfig
+from esper_env.fused.minibatches import Minibatches
 from esper_env.mdp.instances import draw, minibatches
-from esper_env.population.training import Minibatches
 from esper_env.tasks import TASKS, Data
 from esper_env.tasks.augmentation import Augmentation, shifted
 from esper_env.tasks.digits import load_digits

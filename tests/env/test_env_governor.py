@@ -7,8 +7,9 @@ import pytest
 import torch
 from env_tools import TINY, WAIT, act, assert_same, everywhere, legal_actions, play, resident_bytes, row_bits, tiny
 from esper_env import EsperEnv, EsperVectorEnv, Op, Stage
+from esper_env.fused.minibatches import Minibatches
 from esper_env.mdp.state import State
-from esper_env.population.training import Minibatches, TrainingReport, train_epoch
+from esper_env.population.training import TrainingReport, train_epoch
 
 ROWS, VICTIM = 5, 2
 KEPT = ("step", "rollbacks", "episode_return")  # time and accounts go on

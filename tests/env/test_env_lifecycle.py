@@ -8,10 +8,11 @@ import torch
 from env_tools import WAIT, act, everywhere, legal_actions, tiny
 from esper_env import Op, Stage
 from esper_env.config import TEMPI, EsperConfig
+from esper_env.fused.minibatches import Minibatches
 from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
 from esper_env.mdp.state import State
 from esper_env.population.population import EMPTY, Census, Population
-from esper_env.population.training import Minibatches, TrainingReport, train_epoch
+from esper_env.population.training import TrainingReport, train_epoch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,13 +4,67 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from esper_agent.diagnostics.config import DetectorConfig
-
 Schedule = Callable[[float], float]
 """A function of the share of the training that remains (1 at the start, 0 at the end), as in SB3."""
 
 DEFAULT_GAMMA = 0.99
 """Discount for environments that declare none."""
+
+
+@dataclass(frozen=True)
+class DetectorConfig:
+    """When a detector speaks.
+
+    Upper limits are multiplied by `warmup_slack`, and lower limits divided by it, during the first
+    `warmup_rollouts`: what is normal while the critic and the normalisers settle is an anomaly later.
+
+    Attributes:
+        entropy_floor: normalised entropy below which a head has collapsed.
+        entropy_floors: floors of single heads, in place of `entropy_floor`.
+        min_choice_share: a head with a choice on a smaller share of the steps is not judged.
+        kl_limit: largest KL divergence that a minibatch may show.
+        log_ratio_limit: largest absolute log-ratio, joint and of each head.
+        value_std_share: smallest spread of the values, as a share of the returns' spread.
+        gradient_high: largest smoothed gradient norm before clipping, in multiples of the clip norm.
+        gradient_low: smallest smoothed gradient norm before clipping, in multiples of the clip norm.
+        gradient_decay: decay of the smoothed gradient norm, per update.
+        lstm_saturation_level: a hidden unit with a larger absolute value is saturated.
+        lstm_saturation_share: largest share of saturated units.
+        lstm_rms_floor: smallest root mean square of the hidden state.
+        patience: updates in a row that a slow condition (entropy, values, LSTM) must last.
+        recovery: an alarm ends when the value is better than its threshold by this factor.
+        escalate_after: further updates after which a lasting alarm becomes critical.
+        warmup_rollouts: rollouts with relaxed limits.
+        warmup_slack: how much they are relaxed.
+    """
+
+    entropy_floor: float = 0.02
+    entropy_floors: Mapping[str, float] = field(default_factory=dict)
+    min_choice_share: float = 0.01
+    kl_limit: float = 0.2
+    log_ratio_limit: float = 5.0
+    value_std_share: float = 0.01
+    gradient_high: float = 20.0
+    gradient_low: float = 1e-4
+    gradient_decay: float = 0.9
+    lstm_saturation_level: float = 0.95
+    lstm_saturation_share: float = 0.5
+    lstm_rms_floor: float = 1e-3
+    patience: int = 3
+    recovery: float = 2.0
+    escalate_after: int = 10
+    warmup_rollouts: int = 5
+    warmup_slack: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _DETECTOR_RANGES.items():
+            _check_range(name, getattr(self, name), low, high)
+        for head, floor in self.entropy_floors.items():
+            _check_range(f"entropy_floors[{head!r}]", floor, *_DETECTOR_RANGES["entropy_floor"])
+
+    def slack(self, rollouts: int) -> float:
+        """How much limits are relaxed after this many rollouts."""
+        return self.warmup_slack if rollouts <= self.warmup_rollouts else 1.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +166,8 @@ class PPOConfig:
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= least, name, value, f"an integer of at least {least}")
         for name, (low, high) in _RANGES.items():
-            self._check_range(name, low, high)
+            if not (getattr(self, name) is None and name in _OPTIONAL):
+                _check_range(name, getattr(self, name), low, high)
         for name, allowed in _CHOICES.items():
             _require(getattr(self, name) in allowed, name, getattr(self, name), f"one of {allowed}")
         sizes = self.encoder_sizes
@@ -128,14 +183,6 @@ class PPOConfig:
             self.sequence_length,
             f"a divisor of n_steps={self.n_steps}",
         )
-
-    def _check_range(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if callable(value) or (value is None and name in _OPTIONAL):
-            return
-        for part in value.values() if isinstance(value, Mapping) else (value,):
-            in_range = callable(part) or (isinstance(part, int | float) and low <= part <= high)
-            _require(in_range, name, value, _range_in_words(low, high))
 
 
 _COUNTS = {"item_size": 0} | dict.fromkeys((
@@ -164,6 +211,26 @@ _RANGES: dict[str, tuple[float, float]] = {
     "value_gain": (_TINY, _HUGE),
     "idle_bias": (-_HUGE, _HUGE),
 }
+_SHARE = (0.0, 1.0)
+_POSITIVE = (_TINY, _HUGE)
+_DETECTOR_RANGES: dict[str, tuple[float, float]] = {
+    "entropy_floor": _SHARE,
+    "min_choice_share": (_TINY, 1.0),
+    "kl_limit": _POSITIVE,
+    "log_ratio_limit": _POSITIVE,
+    "value_std_share": _SHARE,
+    "gradient_high": _POSITIVE,
+    "gradient_low": (0.0, _HUGE),
+    "gradient_decay": (0.0, 0.9999),
+    "lstm_saturation_level": _SHARE,
+    "lstm_saturation_share": _SHARE,
+    "lstm_rms_floor": (0.0, 1.0),
+    "patience": (1, _HUGE),
+    "recovery": (1.0, _HUGE),
+    "escalate_after": (1, _HUGE),
+    "warmup_rollouts": (0, _HUGE),
+    "warmup_slack": (1.0, _HUGE),
+}
 _OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm"}
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "clip_mode": ("joint", "per_head"),
@@ -178,11 +245,19 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
 
 
+def _check_range(name: str, value: Any, low: float, high: float) -> None:
+    """Numbers, also those of a mapping, lie in a range; a schedule is checked by nobody."""
+    for part in value.values() if isinstance(value, Mapping) else (value,):
+        in_range = callable(part) or (isinstance(part, int | float) and low <= part <= high)
+        _require(in_range, name, value, _range_in_words(low, high))
+
+
 def _range_in_words(low: float, high: float) -> str:
     """Ends that stand for "any" or "just above 0" are no use to a reader."""
     if high < _HUGE:
         return f"above 0, up to {high:g}" if low == _TINY else f"between {low:g} and {high:g}"
-    return {_TINY: "a positive finite number", 0.0: "a finite number from 0 on"}.get(low, "a finite number")
+    words = {_TINY: "a positive finite number", -_HUGE: "a finite number"}
+    return words.get(low, f"a finite number from {low:g} on")
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

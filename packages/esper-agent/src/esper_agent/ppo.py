@@ -25,7 +25,6 @@ from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_
 from esper_agent.algorithm.collector import Runner
 from esper_agent.algorithm.environments import (
     AnyEnv,
-    Items,
     ObservationEncoder,
     TensorEnv,
     make_vector_env,
@@ -40,6 +39,7 @@ from esper_agent.diagnostics.metrics import UpdateStats, flatten_stats
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
 from esper_agent.networks.policy import Policy, check_shapes
+from esper_agent.networks.slot_encoder import Items
 
 Array = NDArray[Any]
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from esper_agent.config import DEFAULT_GAMMA
 from esper_agent.networks.action_spec import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
+from esper_agent.networks.slot_encoder import Items
 
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
@@ -118,20 +119,6 @@ class ObservationEncoder:
     def is_batch(self, observations: Any) -> bool:
         """Whether these are the observations of several environments rather than of one."""
         return np.ndim(observations) > len(self.shape)
-
-
-@dataclass(frozen=True)
-class Items:
-    """Where an observation holds parts of one kind, among which a head chooses.
-
-    An environment declares them as `observation_items`, for example ("slot", 27, 25): the head, how many numbers
-    describe the whole, and how many each item.
-    """
-
-    head: str  # the head that chooses one
-    shared: int  # numbers that describe the whole; they come first
-    count: int
-    width: int  # numbers of each item
 
 
 def declared_items(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Items | None:

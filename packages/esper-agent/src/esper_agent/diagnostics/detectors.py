@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from esper_agent.config import DetectorConfig
 from esper_agent.diagnostics.alarms import Alarm, Event
-from esper_agent.diagnostics.config import DetectorConfig
 from esper_agent.diagnostics.metrics import UpdateStats
 from esper_agent.diagnostics.smoothing import MovingAverage
 

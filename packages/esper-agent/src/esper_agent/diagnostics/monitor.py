@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from esper_agent.config import DetectorConfig
 from esper_agent.diagnostics.alarms import Event
-from esper_agent.diagnostics.config import DetectorConfig
 from esper_agent.diagnostics.detectors import DETECTORS
 from esper_agent.diagnostics.metrics import UpdateStats
 

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_agent.algorithm.environments import Items
 from esper_agent.config import PPOConfig
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import FactoredDistribution
 from esper_agent.networks.lstm import ResettingLSTM, State
 from esper_agent.networks.normalization import ObservationNormalizer, ValueNormalizer
-from esper_agent.networks.slot_encoder import ItemEncoder
+from esper_agent.networks.slot_encoder import ItemEncoder, Items
 
 HIDDEN_GAIN = 2**0.5
 

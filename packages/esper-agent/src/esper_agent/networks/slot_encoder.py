@@ -1,10 +1,24 @@
 """The network's view of items: all are read with the same weights, so what is learnt of one holds for the others."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_agent.algorithm.environments import Items
+
+@dataclass(frozen=True)
+class Items:
+    """Where an observation holds parts of one kind, among which a head chooses.
+
+    An environment declares them as `observation_items`, for example ("slot", 27, 25): the head, how many numbers
+    describe the whole, and how many each item.
+    """
+
+    head: str  # the head that chooses one
+    shared: int  # numbers that describe the whole; they come first
+    count: int
+    width: int  # numbers of each item
 
 
 class ItemEncoder(nn.Module):

@@ -14,7 +14,7 @@ from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import profile, record_function
 
-from esper_agent.algorithm import collector as runner
+from esper_agent.algorithm import collector
 from esper_agent.diagnostics.profiler import trace
 from esper_agent.runs.directory import replace_text
 from esper_agent.runs.timing import Stopwatch
@@ -96,7 +96,7 @@ def _places(model: "FactoredRecurrentPPO") -> list[tuple[Any, str, str]]:
         (model.env, "step", ENVIRONMENT),
         (simulation, "train_epoch", TRAINING),
         (simulation, "evaluate", EVALUATION),
-        (runner, "act", POLICY),
+        (collector, "act", POLICY),
         (model, "update", UPDATE),
     ]
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.config import EsperConfig
+from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers, permutation, random_bits, uniform
-from esper_env.population.training import Minibatches
 from esper_env.tasks.base import Data, Task
 
 _SEED_BITS = (1 << 62) - 1

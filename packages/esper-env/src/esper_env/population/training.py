@@ -7,24 +7,12 @@ import torch
 from torch import Tensor
 
 from esper_env.fused.layers import cross_entropy
+from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.optimizers import clip_factors
 from esper_env.population.cohort import Cohort
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
 from esper_env.population.population import Population
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """The samples of one epoch, by index into resident data."""
-
-    inputs: Tensor  # [pool, ...]
-    index: Tensor  # [n, minibatches, batch]
-    labels: Tensor  # [n, minibatches, batch, ...]
-
-    def batch(self, number: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Samples and labels of one minibatch for rows start to stop."""
-        return self.inputs[self.index[start:stop, number]], self.labels[start:stop, number]
 
 
 @dataclass(frozen=True)

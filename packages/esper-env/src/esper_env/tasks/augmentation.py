@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers
-from esper_env.population.training import Minibatches
 
 
 @dataclass(frozen=True)
