@@ -16,3 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("same examples in every run")
     if config.getoption("--ledger"):
         config.pluginmanager.register(ledger_report.LedgerReport(), "ledger-report")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ledger_report.refuse_unknown({row for item in items for row in ledger_report.rows_of(item)})

@@ -1,11 +1,12 @@
 """The ledger report reads its table and judges rows by their tests' outcomes."""
 
-from ledger_report import LEDGER, LedgerReport, ledger_rows
+import pytest
+from ledger_report import LEDGER, LedgerReport, ledger_rows, refuse_unknown
 
 
 def test_the_ledger_has_every_row_once() -> None:
     rows = ledger_rows(LEDGER.read_text(encoding="utf-8"))
-    assert len(rows) == len(set(rows)) == 113
+    assert len(rows) == len(set(rows)) == 168
 
 
 def test_a_row_is_proven_only_by_passing_tests() -> None:
@@ -17,3 +18,9 @@ def test_a_row_is_proven_only_by_passing_tests() -> None:
         "unproven",
         "unproven",
     ]
+
+
+def test_a_mark_that_names_no_row_is_refused_in_every_run() -> None:
+    refuse_unknown({"R1", "Z20"})
+    with pytest.raises(pytest.UsageError, match="Y99"):
+        refuse_unknown({"R1", "Y99"})
