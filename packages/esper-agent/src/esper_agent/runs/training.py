@@ -13,14 +13,14 @@ from esper_env.tasks.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from esper_agent.runs.action_shares import ActionShares
 from esper_agent.algorithm.checkpoint import restore_checkpoint
 from esper_agent.algorithm.schedules import describe, restore
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.runs.learning_curve import draw_learning_curve
 from esper_agent.ppo import FactoredRecurrentPPO
-from esper_agent.runs.profiling import ProfileRun
+from esper_agent.runs.action_shares import ActionShares
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.learning_curve import draw_learning_curve
+from esper_agent.runs.profiling import ProfileRun
 
 
 class Interrupted(Exception):

@@ -1,0 +1,1 @@
+"""Runs: the run directory, training in it, and what is recorded on the way."""
