@@ -95,7 +95,7 @@ def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row
     vector = Arm(gymnasium.make_vec(name, num_envs=size), watch)
     singles = SyncVectorEnv([partial(gymnasium.make, name)] * min(size, most_singles))
     sync = Arm(singles, watch)
-    horizon = vector.env.unwrapped.simulation.config.horizon  # type: ignore[attr-defined]
+    horizon = vector.env.unwrapped.config.horizon  # type: ignore[attr-defined]
     with timed_math(watch):
         for episode in range(episodes):
             for arm in (vector, sync):

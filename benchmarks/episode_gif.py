@@ -44,7 +44,7 @@ def play(seed: int) -> tuple[list[Frame], list[Op]]:
     env, control = make("rgb_array"), make(None)
     for each in (env, control):
         each.reset(seed=seed)
-    slot = int(np.argmin(env.row.simulation.instance.live_units[0]))
+    slot = int(np.argmin(env.row.live_units[0]))
     frames, ops, over = [env.render()], [Op.WAIT], False
     while not over:
         action = script(env, len(ops) - 1, slot)

@@ -25,6 +25,7 @@ from esper_agent.baselines.controllers import Controller, Env
 from esper_agent.baselines.paired import Episodes, make_test_env, play
 from esper_agent.baselines.tuned import load_tuned, make_control, make_controls
 from esper_env.config import TEMPI, EsperConfig
+from esper_env.tasks.base import Task
 from intervals import Floats, Interval, interval, share
 from matplotlib.figure import Figure
 
@@ -148,10 +149,11 @@ def oracle_table(table: Table) -> list[str]:
     return lines
 
 
-def size_of(simulation: Any) -> dict[str, int]:
+def size_of(task: Task) -> dict[str, int]:
     """How much data there is, and how much of it a step trains on."""
-    splits = {name: len(getattr(simulation.data, name)) for name in ("train", "val", "test")}
-    return {**splits, "minibatches": simulation.task.minibatches_per_step, "batch": simulation.task.batch_size}
+    data = task.load()
+    splits = {name: len(getattr(data, name)) for name in ("train", "val", "test")}
+    return {**splits, "minibatches": task.minibatches_per_step, "batch": task.batch_size}
 
 
 def metric_line(metric: str) -> str:
@@ -226,8 +228,8 @@ def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
 def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """Play all arms; everything that the result holds, with the table and the criteria as objects."""
     env = make_test_env(env_id, episodes, **settings)
-    simulation: Any = env.unwrapped.simulation  # type: ignore[attr-defined]
-    config: EsperConfig = simulation.config
+    esper: Any = env.unwrapped
+    config: EsperConfig = esper.config
     arms = play_all(env, tuned)
     return {
         "environment": env_id,
@@ -235,8 +237,8 @@ def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[st
         "first_seed": FIRST_SEED,
         "config": asdict(config),
         "tuned_for_these_settings": same_settings(tuned["config"], asdict(config)),
-        "metric": simulation.task.metric.__name__,
-        "size": size_of(simulation),
+        "metric": esper.task.metric.__name__,
+        "size": size_of(esper.task),
         "tuned_by": tuned["provenance"]["command"],
         "equal_parameters": tuned.get("equal_parameters", {}),
         "provenance": provenance(),

@@ -86,7 +86,7 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
     controls["oracle"] = tune_oracle(env, options)
     tuned = {
         "environment": options.env,
-        "config": asdict(env.unwrapped.simulation.config),  # type: ignore[attr-defined]
+        "config": asdict(env.unwrapped.config),  # type: ignore[attr-defined]
         "provenance": provenance(),
         "controls": controls,
     }

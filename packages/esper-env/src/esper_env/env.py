@@ -240,7 +240,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
         self.render_mode = self.row.render_mode
         self.observation_space = self.row.single_observation_space
         self.action_space = self.row.single_action_space
-        self.gamma, self.reward_range = self.row.gamma, self.row.reward_range
+        self.config, self.gamma, self.reward_range = self.row.config, self.row.gamma, self.row.reward_range
         self.observation_items = self.row.observation_items
 
     def reset(

@@ -11,15 +11,18 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.config import make_config
+from esper_env.config import EsperConfig, make_config
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
+from esper_env.mdp.observation import Schema
 from esper_env.mdp.saving import load, save
 from esper_env.mdp.simulation import Outcome, Simulation
+from esper_env.mdp.state import State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
+from esper_env.tasks.base import Task
 
 OUTPUTS = ("numpy", "torch")
 BASE_SEEDS = 1 << 62
@@ -74,6 +77,43 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
         self._begun = np.zeros(num_envs, dtype=np.bool_)
         self._recorder = None if render_mode is None else Recorder(num_envs)
+
+    # What it is made of, for agents, baselines and reports; tables are copies
+
+    @property
+    def config(self) -> EsperConfig:
+        """Every argument with its value."""
+        return self.simulation.config
+
+    @property
+    def task(self) -> Task:
+        """What the hosts learn: the host, the names of the blueprints, the data's loader, the metric."""
+        return self.simulation.task
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of an observation, in order."""
+        return self.simulation.schema
+
+    @property
+    def head_sizes(self) -> dict[str, int]:
+        """How many values each head has, in the order of `heads`."""
+        return dict(self.simulation.head_sizes)
+
+    @property
+    def live_units(self) -> NDArray[np.int64]:
+        """How many units of each block are alive, [n, slots]: what no observation tells."""
+        return self.simulation.instance.live_units.copy()
+
+    @property
+    def lesioned(self) -> NDArray[np.bool_]:
+        """Which blocks have fewer live units than the task's host, [n, slots]; for the oracle."""
+        return self.simulation.population.lesioned.copy()
+
+    @property
+    def state(self) -> State:
+        """Everything about the rows that is not a parameter, one tensor per field."""
+        return self.simulation.state.clone()
 
     @property
     def gamma(self) -> float:

@@ -27,11 +27,11 @@ class Controller:
     """
 
     def __init__(self, env: Env, blueprint: int = 2, blend: int = 0, tempo: int = 0) -> None:
-        simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-        self.config: EsperConfig = simulation.config
-        self.sizes: dict[str, int] = simulation.head_sizes
-        self.columns = {label: number for number, (label, _) in enumerate(simulation.schema.columns())}
-        self.slots: int = simulation.schema.slots
+        esper: Any = env.unwrapped
+        self.config: EsperConfig = esper.config
+        self.sizes: dict[str, int] = esper.head_sizes
+        self.columns = {label: number for number, (label, _) in enumerate(esper.schema.columns())}
+        self.slots: int = esper.schema.slots
         self.incubation = self.config.training_steps  # of a seed before it is advanced
         self.newborn = {"blueprint": blueprint, "blend": blend, "tempo": tempo}
         for head, value in self.newborn.items():

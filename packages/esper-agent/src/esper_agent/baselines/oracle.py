@@ -16,10 +16,8 @@ def kinds_of_lesion(slots: int) -> tuple[str, ...]:
 
 def lesions(env: Env) -> Flags:
     """Which blocks of each row's host are narrowed, [n, slots]."""
-    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-    widths = np.array([slot.outputs[0] for slot in simulation.task.host.slots])
-    narrowed: Flags = simulation.instance.live_units < widths
-    return narrowed
+    lesioned: Flags = env.unwrapped.lesioned  # type: ignore[attr-defined]
+    return lesioned
 
 
 def lesion_kind(narrowed: Flags) -> Ints:
@@ -44,7 +42,7 @@ class Oracle(Scripted):
 
     def __init__(self, env: Env, table: Mapping[str, Sequence[Planting]]) -> None:
         self.env = env
-        kinds = kinds_of_lesion(env.unwrapped.simulation.schema.slots)  # type: ignore[attr-defined]
+        kinds = kinds_of_lesion(env.unwrapped.schema.slots)  # type: ignore[attr-defined]
         if set(table) != set(kinds):
             raise ValueError(f"the oracle's table has the keys {sorted(table)}; allowed: exactly {sorted(kinds)}")
         super().__init__(env, [table[kind] for kind in kinds])

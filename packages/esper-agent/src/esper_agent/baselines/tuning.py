@@ -37,11 +37,11 @@ def val_accuracy(episodes: Episodes) -> Scores:
 
 def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
     """The values that are tried for each constant of a rule; the first is what one would try first."""
-    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-    seeds = {head: tuple(range(simulation.head_sizes[head])) for head in ("blueprint", "blend", "tempo")}
-    shortest, slots = simulation.config.training_steps, simulation.schema.slots
+    esper: Any = env.unwrapped
+    seeds = {head: tuple(range(esper.head_sizes[head])) for head in ("blueprint", "blend", "tempo")}
+    shortest, slots = esper.config.training_steps, esper.schema.slots
     incubation = tuple(shortest + longer for longer in (1, 0, 2, 4))
-    starts = tuple(simulation.config.warmup_steps + wait for wait in (1, 0, 2, 4))
+    starts = tuple(esper.config.warmup_steps + wait for wait in (1, 0, 2, 4))
     own: dict[str, dict[str, tuple[float, ...]]] = {
         "grow_everything": {},
         "plateau": {"patience": (2, 1, 3, 4, 6), "ceiling": (0.8, 0.7, 0.9, 1.0)},
@@ -109,7 +109,8 @@ def search_schedule(
         objective: What to maximise.
         most_added: Limit of the parameters that a schedule adds, as a share of the host's.
     """
-    simulation, sizes = env.unwrapped.simulation, seed_sizes(env)  # type: ignore[attr-defined]
+    esper: Any = env.unwrapped
+    sizes = seed_sizes(env)
 
     def affordable(schedule: Schedule) -> bool:
         return float(sum(sizes[one.slot, one.blueprint, one.blend] for one in schedule)) <= most_added
@@ -117,18 +118,18 @@ def search_schedule(
     def score(candidates: Sequence[Schedule]) -> Scores:
         return objective(play(FixedSchedule(env, candidates[0]), env, seeds))
 
-    space = Schedules(simulation.schema.slots, simulation.head_sizes, simulation.config, affordable)
-    first = [[one] for one in plain_schedules(env, simulation.schema.slots) if affordable(one)]
+    space = Schedules(esper.schema.slots, esper.head_sizes, esper.config, affordable)
+    first = [[one] for one in plain_schedules(env, esper.schema.slots) if affordable(one)]
     return search([space], score, _one_group(env), trials, seed, first)[0]
 
 
 def plain_schedules(env: Env, places: int) -> list[Schedule]:
     """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
-    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-    first, incubation = simulation.config.warmup_steps, simulation.config.training_steps
+    esper: Any = env.unwrapped
+    first, incubation = esper.config.warmup_steps, esper.config.training_steps
     everywhere = [
         tuple(Planting(first + place, place, kind, Blend.ADD, 0, incubation) for place in range(places))
-        for kind in range(simulation.head_sizes["blueprint"])
+        for kind in range(esper.head_sizes["blueprint"])
     ]
     return [(), *everywhere]
 
@@ -145,15 +146,15 @@ def search_oracle(
         seed: Of the search.
         objective: What to maximise.
     """
-    simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
-    kinds = kinds_of_lesion(simulation.schema.slots)
+    esper: Any = env.unwrapped
+    kinds = kinds_of_lesion(esper.schema.slots)
     chosen, group = balanced_instances(env, seeds)
 
     def score(candidates: Sequence[Schedule]) -> Scores:
         return objective(play(Oracle(env, dict(zip(kinds, candidates, strict=True))), env, chosen))
 
-    places = [simulation.schema.slots, *[1] * simulation.schema.slots, 2]  # without a lesion, anywhere
-    spaces = [Schedules(place, simulation.head_sizes, simulation.config) for place in places]
+    places = [esper.schema.slots, *[1] * esper.schema.slots, 2]  # without a lesion, anywhere
+    spaces = [Schedules(place, esper.head_sizes, esper.config) for place in places]
     first = list(zip(*(plain_schedules(env, place) for place in places), strict=True))
     found = search(spaces, score, group, trials, seed, first)
     return dict(zip(kinds, found, strict=True))
@@ -178,7 +179,7 @@ def _kinds(env: Env, seed: int) -> Ints:
 def seed_sizes(env: Env) -> NDArray[np.float64]:
     """Parameters of a seed as a share of the host's, [slots, blueprints, blends], as the environment counts them."""
     heads = ("slot", "blueprint", "blend")
-    shape = tuple(env.unwrapped.simulation.head_sizes[head] for head in heads)  # type: ignore[attr-defined]
+    shape = tuple(env.unwrapped.head_sizes[head] for head in heads)  # type: ignore[attr-defined]
     every = np.indices(shape).reshape(len(heads), -1)
     sizes = [_sizes(env, dict(zip(heads, part, strict=True))) for part in _parts(every, env.num_envs)]
     return np.concatenate(sizes).reshape(shape)
@@ -192,7 +193,7 @@ def _sizes(env: Env, heads: dict[str, Ints]) -> NDArray[np.float64]:
     """What each of these seeds adds, planted in the first rows."""
     env.reset(seed=0)
     actions, planted = waiting(env.num_envs), len(heads["slot"])
-    for _ in range(env.unwrapped.simulation.config.warmup_steps):  # type: ignore[attr-defined]
+    for _ in range(env.unwrapped.config.warmup_steps):  # type: ignore[attr-defined]
         env.step(actions)
     for head, values in ({"op": np.full(planted, Op.GERMINATE)} | heads).items():
         actions[head][:planted] = values

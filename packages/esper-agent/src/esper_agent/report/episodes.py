@@ -62,7 +62,7 @@ class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(self, env: VectorEnv[Any, Any, Any], rows: int) -> None:
         super().__init__(env)
         assert isinstance(env.unwrapped, EsperVectorEnv)
-        self.simulation, self.rows = env.unwrapped.simulation, rows
+        self.esper, self.rows = env.unwrapped, rows
         self.moments: list[dict[str, Any]] = []
         self.over = np.zeros(env.num_envs, dtype=np.bool_)
         self.lengths = np.zeros(env.num_envs, dtype=np.int64)
@@ -75,7 +75,7 @@ class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
         if not self.moments:
             nothing = np.zeros(self.num_envs, dtype=np.int64)
             self._write({"op": nothing, "slot": nothing}, infos)
-            self.live_units = np.array(self.simulation.instance.live_units)
+            self.live_units = self.esper.live_units
         return observation, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -87,7 +87,7 @@ class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, infos
 
     def _write(self, actions: dict[str, Any], infos: dict[str, Any]) -> None:
-        state = {name: tensor.cpu().numpy() for name, tensor in self.simulation.state.tensors().items()}
+        state = {name: tensor.cpu().numpy() for name, tensor in self.esper.state.tensors().items()}
         moment = {name: state[name] for name in (*_SLOT_FIELDS, *_ROW_FIELDS)}
         moment |= {"op": actions["op"], "slot": actions["slot"]}
         moment |= {"invalid": infos["invalid_action"], "rolled_back": infos["rolled_back"]}
@@ -102,7 +102,7 @@ class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
         course = self.moments[: self.lengths[row] + 1]
         columns = {name: np.stack([moment[name][row] for moment in course]) for name in course[0]}
         terms = {name.removeprefix("term:"): columns.pop(name) for name in list(columns) if name.startswith("term:")}
-        task = self.simulation.task
+        task = self.esper.task
         return Episode(
             seed=seed,
             blueprints=tuple(task.blueprints),

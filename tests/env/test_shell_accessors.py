@@ -1,0 +1,54 @@
+"""What agents, baselines and reports may read of a vector environment, and that they read nothing else."""
+
+from pathlib import Path
+
+import esper_env  # noqa: F401 (registers the environments)
+import gymnasium
+import numpy as np
+import pytest
+from esper_env import HEADS, EsperVectorEnv
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def env() -> EsperVectorEnv:
+    made = gymnasium.make_vec("Esper-v0", num_envs=16, horizon=4).unwrapped
+    assert isinstance(made, EsperVectorEnv)
+    made.reset(seed=3)
+    return made
+
+
+def test_the_accessors_agree_with_the_spaces_and_with_each_other(env):
+    assert env.config.horizon == 4
+    assert list(env.head_sizes) == list(HEADS)
+    assert env.head_sizes == {head: int(space.n) for head, space in env.single_action_space.items()}
+    assert len(env.schema.columns()) == env.single_observation_space.shape[0]
+    assert env.head_sizes["blueprint"] == len(env.task.blueprints)
+    units = [slot.outputs[0] for slot in env.task.host.slots]
+    np.testing.assert_array_equal(env.lesioned, env.live_units < units)
+    assert env.lesioned.any()
+    assert not env.lesioned.all()
+    assert env.state.stage.shape == env.lesioned.shape
+
+
+def test_what_is_read_cannot_be_used_to_change_the_rows(env):
+    env.state.stage.fill_(4)
+    env.live_units[:] = 0
+    env.lesioned[:] = True
+    env.head_sizes.clear()
+    assert (env.state.stage == 0).all()
+    assert (env.live_units > 0).all()
+    assert not env.lesioned.all()
+    assert list(env.head_sizes) == list(HEADS)
+    for name in ("config", "task", "schema", "head_sizes", "live_units", "lesioned", "state"):
+        with pytest.raises(AttributeError):
+            setattr(env, name, None)
+
+
+def test_nothing_outside_the_environment_reads_its_simulation():
+    sources = [*ROOT.glob("packages/esper-agent/src/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/*.md")]
+    allowed = "esper_env.mdp.simulation"  # the module, whose functions the throughput benchmark times
+    reading = [path.name for path in sources if ".simulation" in path.read_text("utf-8").replace(allowed, "")]
+    assert len(sources) > 50
+    assert reading == []
