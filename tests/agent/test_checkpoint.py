@@ -21,10 +21,11 @@ from esper_agent import cli
 from esper_agent.algorithm import checkpoint
 from esper_agent.algorithm.checkpoint import (
     MIGRATIONS,
+    OLDEST_VERSION,
     SCHEMA_VERSION,
     CheckpointError,
     load_checkpoint,
-    migrate_0_to_1,
+    migrate_2_to_3,
     restore_checkpoint,
     save_checkpoint,
 )
@@ -116,7 +117,12 @@ class Hostile:
 @pytest.mark.parametrize("container", ["torch", "pickle"])
 def test_a_hostile_file_runs_nothing(tmp_path: Path, container: str) -> None:
     witness, file = tmp_path / "witness", tmp_path / "hostile.ckpt"
-    document = {"format": checkpoint.FORMAT, "version": 1, "tree": Hostile(f"touch {witness}"), "tensors": []}
+    document = {
+        "format": checkpoint.FORMAT,
+        "version": SCHEMA_VERSION,
+        "tree": Hostile(f"touch {witness}"),
+        "tensors": [],
+    }
     if container == "torch":
         torch.save(document, file)
     else:
@@ -166,10 +172,11 @@ def test_a_flipped_bit_never_gives_another_state(tmp_path: Path, data: st.DataOb
         {"weights": torch.zeros(3)},
         {"format": checkpoint.FORMAT},
         {"format": checkpoint.FORMAT, "version": "1"},
-        {"format": checkpoint.FORMAT, "version": 1},
-        {"format": checkpoint.FORMAT, "version": 1, "tree": '{"a": {"$tensor": 5}}', "tensors": []},
-        {"format": checkpoint.FORMAT, "version": 1, "tree": "{", "tensors": []},
-        {"format": checkpoint.FORMAT, "version": 0, "tree": "{}", "tensors": []},
+        {"format": checkpoint.FORMAT, "version": OLDEST_VERSION - 1, "tree": "{}", "tensors": []},
+        {"format": checkpoint.FORMAT, "version": SCHEMA_VERSION},
+        {"format": checkpoint.FORMAT, "version": SCHEMA_VERSION, "tree": '{"a": {"$tensor": 5}}', "tensors": []},
+        {"format": checkpoint.FORMAT, "version": SCHEMA_VERSION, "tree": "{", "tensors": []},
+        {"format": checkpoint.FORMAT, "version": OLDEST_VERSION, "tree": "{}", "tensors": []},
     ],
 )
 def test_a_foreign_or_malformed_document_is_one_kind_of_error(tmp_path: Path, document: Any) -> None:
@@ -194,13 +201,13 @@ def test_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.ledger("K2")
 def test_there_is_one_migration_for_each_version_and_a_line_about_it() -> None:
-    assert len(MIGRATIONS) == SCHEMA_VERSION
+    assert len(MIGRATIONS) == SCHEMA_VERSION - OLDEST_VERSION
     assert checkpoint.__doc__ is not None
-    assert all(f"| {version} |" in checkpoint.__doc__ for version in range(SCHEMA_VERSION + 1))
+    assert all(f"| {version} |" in checkpoint.__doc__ for version in range(OLDEST_VERSION, SCHEMA_VERSION + 1))
 
 
 @pytest.mark.ledger("K2")
-@pytest.mark.parametrize("version", range(SCHEMA_VERSION + 1))
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, SCHEMA_VERSION + 1))
 def test_a_stored_checkpoint_of_every_version_goes_on_training(version: int) -> None:
     model = make_agent(seed=0)
     restore_checkpoint(fixture_file(version), model)
@@ -241,19 +248,19 @@ def test_a_truncated_checkpoint_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.ledger("K2")
 def test_the_command_upgrades_a_file_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "old.ckpt"
-    shutil.copy(fixture_file(0), file)
+    shutil.copy(fixture_file(OLDEST_VERSION), file)
     expected = load_checkpoint(file)
     assert cli.main(["upgrade", str(file)]) == 0
-    assert "upgraded from version 0" in capsys.readouterr().out
+    assert f"upgraded from version {OLDEST_VERSION}" in capsys.readouterr().out
     assert checkpoint.upgrade_checkpoint(file) == (SCHEMA_VERSION, SCHEMA_VERSION)
     assert_same(load_checkpoint(file), expected)
 
 
 @pytest.mark.ledger("K2")
 def test_a_migration_leaves_its_input_alone() -> None:
-    old = {"num_timesteps": 5, "n_rollouts": 1, "n_updates": 8, "policy": {}}
-    before = dict(old)
-    assert migrate_0_to_1(old)["counters"] == {"env_steps": 5, "rollouts": 1, "optimizer_steps": 8}
+    old = {"config": {"lstm_size": 4}, "policy": {}}
+    before = copy.deepcopy(old)
+    assert migrate_2_to_3(old)["config"] == {"lstm_size": 4, "item_size": 0}
     assert old == before
 
 

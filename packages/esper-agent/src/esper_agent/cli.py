@@ -5,10 +5,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
+from esper_env.cli import INTERRUPTED, OneLineParser
 
 from esper_agent.algorithm.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
 from esper_agent.comparison.command import add_compare
@@ -19,16 +19,6 @@ from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
 from esper_agent.runs.profiling import describe_profile
 from esper_agent.runs.training import Interrupted, build_model, resume_run, start_run
-
-INTERRUPTED = 130  # what a shell reports after Ctrl-C
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and how to get help, and leave with code 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

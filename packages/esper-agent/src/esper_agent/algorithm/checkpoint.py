@@ -2,29 +2,27 @@
 
 | version | state |
 |---|---|
-| 0 | counters at the top level, as `num_timesteps`, `n_rollouts` and `n_updates` |
-| 1 | counters under `counters`, as `env_steps`, `rollouts` and `optimizer_steps` |
-| 2 | `env`, `runner` and `rollout` of every rank but the first in `other_ranks` |
+| 2 | what the agent, its environments and every rank need to go on |
 | 3 | the setting `item_size` |
 """
 
 import copy
 import json
-import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import torch
+from esper_env.files import replacing
 from torch import Tensor
 
 State = dict[str, Any]
 
 FORMAT = "esper-agent checkpoint"
 SCHEMA_VERSION = 3
+OLDEST_VERSION = 2  # what came before was never released
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
 
@@ -47,7 +45,7 @@ def save_checkpoint(path: str | Path, state: State) -> None:
     tree = json.dumps(_pack(state, "state", tensors))
     document = {"format": FORMAT, "version": SCHEMA_VERSION, "tree": tree, "tensors": tensors}
     try:
-        with _replacing(Path(path)) as file:
+        with replacing(Path(path)) as file:
             torch.save(document, file)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"cannot write {path}: {error}; what was there is unchanged") from error
@@ -110,23 +108,11 @@ def upgrade_checkpoint(path: str | Path) -> tuple[int, int]:
 def migrate(version: int, state: State) -> State:
     """Apply the migrations from a version to the current one, in order."""
     try:
-        for step in MIGRATIONS[version:]:
+        for step in MIGRATIONS[version - OLDEST_VERSION :]:
             state = step(state)
     except KeyError as error:
         raise CheckpointError(f"the checkpoint is malformed: a state of version {version} needs {error}") from error
     return state
-
-
-def migrate_0_to_1(state: State) -> State:
-    """Name the three counters for what they count, and keep them together."""
-    renamed = {"num_timesteps": "env_steps", "n_rollouts": "rollouts", "n_updates": "optimizer_steps"}
-    rest = {name: value for name, value in state.items() if name not in renamed}
-    return {**rest, "counters": {new: state[old] for old, new in renamed.items()}}
-
-
-def migrate_1_to_2(state: State) -> State:
-    """Until then there was one rank."""
-    return {**state, "other_ranks": []}
 
 
 def migrate_2_to_3(state: State) -> State:
@@ -134,7 +120,7 @@ def migrate_2_to_3(state: State) -> State:
     return {**state, "config": {**state["config"], "item_size": 0}}
 
 
-MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_0_to_1, migrate_1_to_2, migrate_2_to_3)
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_2_to_3,)
 
 
 def _read(path: Path) -> tuple[int, State]:
@@ -143,7 +129,7 @@ def _read(path: Path) -> tuple[int, State]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not an {FORMAT}")
     version = document.get("version")
-    if type(version) is not int or version < 0:
+    if type(version) is not int or version < OLDEST_VERSION:
         raise CheckpointError(f"{path} is malformed: its version is {version!r}")
     if version > SCHEMA_VERSION:
         raise CheckpointError(f"{path} has version {version}, newer than {SCHEMA_VERSION}; update esper-agent")
@@ -199,28 +185,3 @@ def _compact(tensor: Tensor) -> Tensor:
     """The tensor on the CPU, without the rest of the storage that it may be a view of."""
     tensor = tensor.detach().cpu()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` in one step, once it is safely on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new name itself durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from esper_env.cli import INTERRUPTED
+
 from esper_agent.comparison.contestants import NAMES
 from esper_agent.comparison.study import Study, run_study
 from esper_agent.runs.directory import RunError
 
-STOPPED = 130  # what a shell reports after Ctrl-C
 NUMBERS = {
     "steps": "environment steps of each learning agent",
     "seeds": "how often each learning agent is trained",
@@ -86,4 +87,4 @@ def _run_until_stopped(study: Study, directory: Path, jobs: int) -> None:
         run_study(study, directory, jobs, lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         print("\nstopped; the same command carries out the runs that are not finished", flush=True)
-        sys.exit(STOPPED)
+        sys.exit(INTERRUPTED)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+from esper_env.files import replace_text
 
 from esper_agent.comparison.figure import draw
 from esper_agent.comparison.results import SCORES, Results, read_results
 from esper_agent.comparison.statistics import Estimate, difference, improvement, interquartile_mean, iqm
-from esper_agent.runs.directory import replace_text
 
 OURS, NEVER, ORACLE = "ours", "never", "oracle"
 BUDGETS = (0.25, 0.5, 0.75, 1.0)

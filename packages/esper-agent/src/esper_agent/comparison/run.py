@@ -13,13 +13,14 @@ from typing import Any
 import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
 import torch
+from esper_env.files import replace_text
 from gymnasium.vector import VectorEnv
 
 from esper_agent.baselines.paired import Episodes, make_test_env, play
 from esper_agent.baselines.recipes import RECIPES
 from esper_agent.comparison.contestants import control
 from esper_agent.comparison.examiner import DECIMALS, EVALUATION_SEED, Examiner, means
-from esper_agent.runs.directory import PACKAGES, replace_text
+from esper_agent.runs.directory import PACKAGES
 
 Curve = list[dict[str, float]]
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from esper_env.files import replace_text
+
 from esper_agent.report.chart import Note
 from esper_agent.report.contest import Contest, contest_charts, contest_rows, hold_contest
 from esper_agent.report.episode_chart import STAGE_LEGEND, episode_chart
@@ -15,7 +17,7 @@ from esper_agent.report.training_charts import (
     return_chart,
     update_chart,
 )
-from esper_agent.runs.directory import STEP_KEY, RunDirectory, RunError, replace_text
+from esper_agent.runs.directory import STEP_KEY, RunDirectory, RunError
 from esper_agent.runs.profiling import phase_rows
 
 EPISODES = (

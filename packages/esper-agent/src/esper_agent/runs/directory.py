@@ -2,17 +2,16 @@
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from esper_env.files import PARTIAL, replace_text
 from stable_baselines3.common.logger import JSONOutputFormat, KVWriter, Logger, TensorBoardOutputFormat
 
 PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
 STEP_KEY = "time/total_timesteps"
-PARTIAL = ".*.partial"  # names of files that are not complete yet
 
 
 class RunError(Exception):
@@ -174,10 +173,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a text file, complete or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
+from esper_env.files import replace_text
 from esper_env.mdp import simulation
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import profile, record_function
 
 from esper_agent.algorithm import collector
 from esper_agent.diagnostics.profiler import trace
-from esper_agent.runs.directory import replace_text
 from esper_agent.runs.timing import Stopwatch
 
 if TYPE_CHECKING:

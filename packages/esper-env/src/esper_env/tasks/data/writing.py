@@ -1,10 +1,10 @@
 """Writing: a file gets its name only after its contents are complete, verified and on the disk."""
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from esper_env.files import replacing
 from esper_env.tasks.data.errors import DataError
 
 
@@ -18,26 +18,16 @@ def make_directory(path: Path) -> Path:
 
 
 def write_verified(contents: Iterable[bytes], target: Path, sha256: str | None) -> None:
-    """Write a file under a temporary name, and rename it if its sha256 is the expected one (None for any)."""
-    partial = make_directory(target.parent) / f"{target.name}.partial"
+    """Write a file; it replaces what is there if its sha256 is the expected one (None for any)."""
+    make_directory(target.parent)
+    digest = hashlib.sha256()
     try:
-        digest, size = _write(contents, partial)
-        if sha256 not in (None, digest):
-            found = f"{size} bytes with sha256 {digest}, expected sha256 {sha256}"
-            raise DataError(f"{target.name} is refused: {found}; it is damaged, or not the published file")
-        partial.replace(target)
+        with replacing(target) as file:
+            for chunk in contents:
+                digest.update(chunk)
+                file.write(chunk)
+            if sha256 not in (None, digest.hexdigest()):
+                found = f"{file.tell()} bytes with sha256 {digest.hexdigest()}, expected sha256 {sha256}"
+                raise DataError(f"{target.name} is refused: {found}; it is damaged, or not the published file")
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _write(contents: Iterable[bytes], path: Path) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        for chunk in contents:
-            digest.update(chunk)
-            size += file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest(), size
