@@ -58,16 +58,16 @@ def work(run: Run) -> Row:
 
 
 def grown(task: Task, n: int, device: str) -> Population:
-    """Hosts with one narrowed block and seeds in all slots: all blueprints and blends in turn, every other one live."""
+    """Hosts with one lesioned block and seeds in all slots: all blueprints and blends in turn, every other one live."""
     blueprints = tuple(BLUEPRINTS[name] for name in task.blueprints)
     engine = Engine(task.host, blueprints, task.optimizer, task.max_grad_norm, device, metric=task.metric)
-    population, rows, seeds = Population.unborn(engine, n), np.arange(n), torch.arange(n, device=device)
+    population, rows, keys = Population.unborn(engine, n), np.arange(n), torch.arange(n, device=device)
     widths = np.array([slot.outputs[0] for slot in task.host.slots])
-    narrowed = np.where(rows[:, None] % len(widths) == np.arange(len(widths)), widths // 2, widths)
-    population.rebirth(rows, seeds, torch.full((n,), 0.1, device=device), narrowed)
+    lesioned = np.where(rows[:, None] % len(widths) == np.arange(len(widths)), widths // 2, widths)
+    population.rebirth(rows, keys, torch.full((n,), 0.1, device=device), lesioned)
     for slot in range(len(widths)):
         here, turn = np.full(n, slot), rows + slot
-        population.germinate(rows, here, turn % len(blueprints), turn % len(Blend), seeds, torch.zeros_like(seeds))
+        population.germinate(rows, here, turn % len(blueprints), turn % len(Blend), keys, torch.zeros_like(keys))
         population.advance(rows[turn % 2 == 0], here[turn % 2 == 0])
     return population
 

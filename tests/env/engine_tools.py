@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 TINY_TEXT, TINY_LENGTH = "tiny_text", 10
 HOSTS = ("digits_mlp", "digits_cnn", TINY_TEXT)  # one task per host family
-FIRST_SEED = 1000
+FIRST_KEY = 1000
 LEARNING_RATE = 0.05
 
 
@@ -71,7 +71,7 @@ class Place:
     stage: Stage
 
 
-def episode_seeds(rows: int, first: int = FIRST_SEED, device: str = "cpu") -> Tensor:
+def episode_keys(rows: int, first: int = FIRST_KEY, device: str = "cpu") -> Tensor:
     return (torch.arange(rows) + first).to(device)
 
 
@@ -84,7 +84,7 @@ def build(
     rows: int,
     *,
     dtype: torch.dtype = torch.float64,
-    seeds: Tensor | None = None,
+    keys: Tensor | None = None,
     lr: Tensor | float = LEARNING_RATE,
     live_units: np.ndarray | None = None,
     optimizer: Optimizer | None = None,
@@ -96,15 +96,15 @@ def build(
     blueprints = tuple(BLUEPRINTS[name] for name in spec.blueprints)
     engine = Engine(spec.host, blueprints, optimizer or spec.optimizer, max_grad_norm, device, dtype, spec.metric)
     population = Population.unborn(engine, rows)
-    seeds = episode_seeds(rows) if seeds is None else seeds
+    keys = episode_keys(rows) if keys is None else keys
     rates = torch.full((rows,), lr) if isinstance(lr, float) else lr
     widths = full_width(task, rows) if live_units is None else live_units
-    population.rebirth(np.arange(rows), seeds.to(device), rates.to(device), widths)
+    population.rebirth(np.arange(rows), keys.to(device), rates.to(device), widths)
     return population
 
 
 def some_lesions(task: str, rows: int) -> np.ndarray:
-    """Rows in turn without a lesion, narrowed at one block, and narrowed at two."""
+    """Rows in turn without a lesion, lesioned at one block, and lesioned at two."""
     widths = full_width(task, rows)
     slots = widths.shape[1]
     for row in range(rows):
@@ -131,14 +131,14 @@ def columns(places: Iterable[Place]) -> tuple[np.ndarray, np.ndarray]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def grow(population: Population, places: list[Place], *, seeds: Tensor | None = None, step: int = 3) -> None:
+def grow(population: Population, places: list[Place], *, keys: Tensor | None = None, step: int = 3) -> None:
     """Plant seeds and bring each to its stage."""
     device = population.engine.device
-    seeds = episode_seeds(len(population)) if seeds is None else seeds
+    keys = episode_keys(len(population)) if keys is None else keys
     rows, slots = columns(places)
     kinds, blends = np.array([p.kind for p in places]), np.array([int(p.blend) for p in places])
     steps = torch.full((len(rows),), step)
-    population.germinate(rows, slots, kinds, blends, seeds[torch.from_numpy(rows)].to(device), steps.to(device))
+    population.germinate(rows, slots, kinds, blends, keys[torch.from_numpy(rows)].to(device), steps.to(device))
     population.advance(*columns(p for p in places if p.stage is not Stage.INCUBATING))
     population.commit(*columns(p for p in places if p.stage is Stage.COMMITTED))
     alpha = torch.zeros(population.census.blueprint.shape, dtype=population.engine.dtype)
@@ -159,17 +159,17 @@ def minibatches(
     task: str,
     population: Population,
     *,
-    seeds: Tensor | None = None,
+    keys: Tensor | None = None,
     step: int = 0,
     count: int = 4,
     batch: int = 16,
 ) -> Minibatches:
-    """The minibatches that rows with these episode seeds draw at a step."""
+    """The minibatches that rows with these episode keys draw at a step."""
     data = TASKS[task].load()
     train = data.train.to(population.body.values)
-    seeds = (episode_seeds(len(population)) if seeds is None else seeds).to(population.engine.device)
-    index = torch.arange(count * batch, device=seeds.device).view(count, batch)
-    picks = integers(seeds[:, None, None], Purpose.MINIBATCH, step, index, len(train))
+    keys = (episode_keys(len(population)) if keys is None else keys).to(population.engine.device)
+    index = torch.arange(count * batch, device=keys.device).view(count, batch)
+    picks = integers(keys[:, None, None], Purpose.MINIBATCH, step, index, len(train))
     return Minibatches(train.inputs, picks, train.labels[picks])
 
 

@@ -14,7 +14,7 @@ from engine_tools import (
     clone,
     cohort_of,
     columns,
-    episode_seeds,
+    episode_keys,
     full_width,
     grow,
     largest_difference,
@@ -89,12 +89,12 @@ def germinate(population: Population, model: Model, pairs: Pairs, number: int) -
     rows, slots = split(pairs)
     rng = np.random.default_rng(number)
     kinds, blends = rng.integers(KINDS, size=len(rows)), rng.integers(len(Blend), size=len(rows))
-    seeds = episode_seeds(ROWS)
-    population.germinate(rows, slots, kinds, blends, seeds[rows], torch.full((len(rows),), number))
+    keys = episode_keys(ROWS)
+    population.germinate(rows, slots, kinds, blends, keys[rows], torch.full((len(rows),), number))
     for (row, slot), kind, blend in zip(pairs, kinds.tolist(), blends.tolist(), strict=True):
         layout = population.engine.seed_layouts[slot][kind]
         steps = torch.tensor([number])
-        values = layout.initial(seeds[[row]], Purpose.SEED_WEIGHTS, steps, slot, population.engine.dtype)
+        values = layout.initial(keys[[row]], Purpose.SEED_WEIGHTS, steps, slot, population.engine.dtype)
         model[row, slot] = ModelSeed(kind, blend, [values, *population.engine.optimizer.initial(values)])
 
 
@@ -161,8 +161,8 @@ def test_a_pruned_seed_leaves_nothing_behind(task: str, stage: Stage) -> None:
     never = clone(population)
     rows, slots = columns(place for place in assortment(population, [stage], empty=0.0) if place.row % 2 == 0)
     count = len(rows)
-    seeds, steps = episode_seeds(6)[rows], torch.zeros(count, dtype=torch.int64)
-    population.germinate(rows, slots, np.arange(count) % KINDS, np.arange(count) % len(Blend), seeds, steps)
+    keys, steps = episode_keys(6)[rows], torch.zeros(count, dtype=torch.int64)
+    population.germinate(rows, slots, np.arange(count) % KINDS, np.arange(count) % len(Blend), keys, steps)
     if stage is not Stage.INCUBATING:
         population.advance(rows, slots)
         population.alpha[rows, slots] = 0.5
@@ -185,7 +185,7 @@ def test_a_seed_planted_again_starts_afresh() -> None:
     population = build("digits_mlp", 2)
     rows, slots = np.array([0, 1]), np.array([1, 1])
     kinds, blends = np.array([2, 2]), np.array([2, 2])
-    arguments = (rows, slots, kinds, blends, episode_seeds(2), torch.tensor([4, 4]))
+    arguments = (rows, slots, kinds, blends, episode_keys(2), torch.tensor([4, 4]))
     population.germinate(*arguments)
     newborn = cohort_of(population, 0, 1).take(rows)
     train_epoch(population, minibatches("digits_mlp", population))
@@ -197,12 +197,12 @@ def test_a_seed_planted_again_starts_afresh() -> None:
 
 
 def test_rebirth_gives_the_host_that_a_new_population_has() -> None:
-    old, new = build("digits_mlp", 4), build("digits_mlp", 4, seeds=episode_seeds(4, first=7))
+    old, new = build("digits_mlp", 4), build("digits_mlp", 4, keys=episode_keys(4, first=7))
     grow(old, assortment(old))
     train_epoch(old, minibatches("digits_mlp", old))
     others = old.body.values[[1, 3]].clone()
     rows = np.array([2, 0])
-    old.rebirth(rows, episode_seeds(4, first=7)[rows], torch.full((2,), 0.05), full_width("digits_mlp", 2))
+    old.rebirth(rows, episode_keys(4, first=7)[rows], torch.full((2,), 0.05), full_width("digits_mlp", 2))
     for ours, fresh in zip(old.body.tensors(), new.body.tensors(), strict=True):
         assert torch.equal(ours[[0, 2]], fresh[[0, 2]])
     assert torch.equal(old.body.values[[1, 3]], others)
@@ -234,8 +234,8 @@ def test_an_operation_where_it_does_not_fit_is_refused_and_changes_nothing() -> 
     before = clone(population)
     one = np.array([3])
     refused = [
-        ("germinate", 0, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_seeds(1), one)),
-        ("germinate", 1, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_seeds(1), one)),
+        ("germinate", 0, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_keys(1), one)),
+        ("germinate", 1, lambda row, slot: population.germinate(row, slot, one, one - 3, episode_keys(1), one)),
         ("advance", 1, population.advance),
         ("advance", 2, population.advance),
         ("commit", 0, population.commit),

@@ -8,7 +8,7 @@ from engine_tools import (
     assortment,
     build,
     columns,
-    episode_seeds,
+    episode_keys,
     full_width,
     grow,
     largest_difference,
@@ -65,7 +65,7 @@ def test_row_operations_run_on_meta(task: str) -> None:
     population.remove(rows[::2], slots[::2])
     population.rebirth(
         np.array([3, 1]),
-        episode_seeds(2).to("meta"),
+        episode_keys(2).to("meta"),
         torch.full((2,), 0.1, device="meta"),
         full_width(task, 2),
     )

@@ -32,7 +32,7 @@ ROWS = {"digits_mlp": 45, "digits_cnn": 15, "text": 15}  # every blueprint under
 def incubator(
     task: str, live_units: int | None, lr: float = 0.05, max_grad_norm: float | None = None
 ) -> tuple[Population, list[Place]]:
-    """One incubating seed per row, beside a block narrowed to so many units.
+    """One incubating seed per row, beside a block lesioned to so many units.
 
     In float64: hundreds of minibatches amplify float32's rounding until every processor trains other seeds.
     """
@@ -93,7 +93,7 @@ def test_the_shadow_pass_equals_plain_torch(task: str) -> None:
     torch.testing.assert_close(report.seed_grad_norm, norms, rtol=0.0, atol=1e-9)
 
 
-def test_a_seed_beside_a_narrowed_block_gets_real_feedback() -> None:
+def test_a_seed_beside_a_lesioned_block_gets_real_feedback() -> None:
     """Its shadow loss falls, and falls below the host's own, for every blueprint that adds."""
     population, places = incubator("digits_mlp", live_units=2)
     data = validation("digits_mlp", population)

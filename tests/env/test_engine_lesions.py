@@ -26,7 +26,7 @@ from esper_env.tasks import TASKS
 from torch import Tensor
 
 
-def narrowed(task: str, slot: int, counts: list[int]) -> Population:
+def lesioned(task: str, slot: int, counts: list[int]) -> Population:
     widths = full_width(task, len(counts))
     widths[:, slot] = counts
     return build(task, len(counts), live_units=widths)
@@ -45,10 +45,10 @@ def block_outputs(population: Population, row: int, slot: int, inputs: Tensor) -
 
 @pytest.mark.parametrize("task", HOSTS)
 @pytest.mark.parametrize("slot", range(3))
-def test_a_narrowed_block_has_exactly_k_live_outputs(task: str, slot: int) -> None:
+def test_a_lesioned_block_has_exactly_k_live_outputs(task: str, slot: int) -> None:
     width = TASKS[task].host.slots[slot].outputs[0]
     counts = [1, 2, 3, width]
-    population = narrowed(task, slot, counts)
+    population = lesioned(task, slot, counts)
     inputs, _ = validation(task, population, 30)
     answers = logits(population, inputs)
     for row, count in enumerate(counts):
@@ -63,7 +63,7 @@ def test_a_narrowed_block_has_exactly_k_live_outputs(task: str, slot: int) -> No
 @pytest.mark.parametrize("task", HOSTS)
 @pytest.mark.parametrize("blend", [Blend.ADD, Blend.GATE])
 def test_the_seed_beside_a_lesion_reaches_every_unit(task: str, blend: Blend) -> None:
-    population = narrowed(task, 1, [1, 2])
+    population = lesioned(task, 1, [1, 2])
     grow(population, [Place(row, 1, 2, blend, Stage.HOLDING) for row in range(2)])
     unsilence(population)
     inputs, _ = validation(task, population, 30)
@@ -76,7 +76,7 @@ def test_the_seed_beside_a_lesion_reaches_every_unit(task: str, blend: Blend) ->
 @pytest.mark.parametrize("task", HOSTS)
 def test_a_dead_unit_learns_nothing(task: str) -> None:
     """The weights that lead to it stay as they were born; those of live units move."""
-    population, weight = narrowed(task, 1, [2]), f"blocks.1.{'down' if task == TINY_TEXT else '0'}.weight"
+    population, weight = lesioned(task, 1, [2]), f"blocks.1.{'down' if task == TINY_TEXT else '0'}.weight"
     before, data = host_state(population, 0)[weight], minibatches(task, population)
     plain = PlainRow(population, 0)
     train_epoch(population, data)
@@ -92,7 +92,7 @@ def test_a_dead_unit_learns_nothing(task: str) -> None:
 
 @pytest.mark.parametrize("task", HOSTS)
 def test_an_exported_host_carries_its_lesion(task: str) -> None:
-    population = narrowed(task, 0, [2, 5])
+    population = lesioned(task, 0, [2, 5])
     inputs, _ = validation(task, population, 30)
     for row, count in enumerate([2, 5]):
         network = export_host(population, row)

@@ -1,4 +1,4 @@
-"""Randomness is a pure function of (seed, purpose, step, index), and its draws look random in every direction."""
+"""Randomness is a pure function of (key, purpose, step, index), and its draws look random in every direction."""
 
 from itertools import pairwise
 
@@ -34,35 +34,35 @@ def splitmix(value: int) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(WORDS, st.sampled_from(Purpose), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
-def test_bits_equal_unbounded_integer_arithmetic(seed: int, purpose: Purpose, step: int, index: int) -> None:
-    key = splitmix((seed + 0x9E3779B97F4A7C15) & MASK)
+def test_bits_equal_unbounded_integer_arithmetic(key: int, purpose: Purpose, step: int, index: int) -> None:
+    bits = splitmix((key + 0x9E3779B97F4A7C15) & MASK)
     for word in (int(purpose), step, index):
-        key = splitmix(((key ^ word) + 0x9E3779B97F4A7C15) & MASK)
-    assert random_bits(one_word(seed), purpose, step, one_word(index)).item() & MASK == key
+        bits = splitmix(((bits ^ word) + 0x9E3779B97F4A7C15) & MASK)
+    assert random_bits(one_word(key), purpose, step, one_word(index)).item() & MASK == bits
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=9), st.integers(0, 100), st.integers(1, 40))
-def test_a_draw_does_not_depend_on_its_company(seeds: list[int], step: int, size: int) -> None:
-    rows, index = torch.tensor(seeds), torch.arange(size)
+def test_a_draw_does_not_depend_on_its_company(keys: list[int], step: int, size: int) -> None:
+    rows, index = torch.tensor(keys), torch.arange(size)
     together = uniform(rows[:, None], Purpose.SUBSET, step, index)
-    for i, seed in enumerate(seeds):
+    for i, key in enumerate(keys):
         for j in (0, size - 1):
-            assert uniform(one_word(seed), Purpose.SUBSET, step, one_word(j)).item() == together[i, j].item()
-    steps = torch.full((len(seeds), 1), step)
+            assert uniform(one_word(key), Purpose.SUBSET, step, one_word(j)).item() == together[i, j].item()
+    steps = torch.full((len(keys), 1), step)
     assert torch.equal(uniform(rows[:, None], Purpose.SUBSET, steps, index), together)
 
 
-def draws(seed: int = 0, purpose: Purpose = Purpose.HOST_WEIGHTS, step: int = 0) -> Tensor:
-    return uniform(one_word(seed), purpose, step, torch.arange(COUNT))
+def draws(key: int = 0, purpose: Purpose = Purpose.HOST_WEIGHTS, step: int = 0) -> Tensor:
+    return uniform(one_word(key), purpose, step, torch.arange(COUNT))
 
 
 STREAMS = {
     "indices": draws(),
     "steps": uniform(one_word(0), Purpose.MINIBATCH, torch.arange(COUNT), one_word(0)),
-    "seeds": uniform(torch.arange(COUNT), Purpose.MINIBATCH, 0, one_word(0)),
-    "negative seeds": uniform(-torch.arange(COUNT), Purpose.MINIBATCH, 0, one_word(0)),
-    "high bits of the seed": uniform(torch.arange(COUNT) << 40, Purpose.MINIBATCH, 0, one_word(0)),
+    "keys": uniform(torch.arange(COUNT), Purpose.MINIBATCH, 0, one_word(0)),
+    "negative keys": uniform(-torch.arange(COUNT), Purpose.MINIBATCH, 0, one_word(0)),
+    "high bits of the key": uniform(torch.arange(COUNT) << 40, Purpose.MINIBATCH, 0, one_word(0)),
 }
 
 
@@ -95,33 +95,33 @@ def test_purposes_are_independent() -> None:
 
 
 @pytest.mark.parametrize("other", [1, 2, 3, 64, 1 << 32])
-def test_seeds_and_steps_are_independent(other: int) -> None:
-    assert independent(draws(), draws(seed=other))
+def test_keys_and_steps_are_independent(other: int) -> None:
+    assert independent(draws(), draws(key=other))
     assert independent(draws(), draws(step=other))
-    assert independent(draws(seed=other), draws(step=other))
+    assert independent(draws(key=other), draws(step=other))
 
 
-@pytest.mark.parametrize("word", ["seed", "step", "index"])
+@pytest.mark.parametrize("word", ["key", "step", "index"])
 def test_flipping_one_input_bit_flips_half_of_the_output(word: str) -> None:
     base = torch.arange(500)
     flips = []
     for bit in range(0, 63, 3):
-        first = {"seed": base, "step": one_word(7), "index": one_word(9)}
+        first = {"key": base, "step": one_word(7), "index": one_word(9)}
         first[word] = base
         second = first | {word: base ^ (1 << bit)}
-        left, right = (random_bits(w["seed"], Purpose.SUBSET, w["step"], w["index"]) for w in (first, second))
+        left, right = (random_bits(w["key"], Purpose.SUBSET, w["step"], w["index"]) for w in (first, second))
         flips.append(np.mean([(int(x) & MASK).bit_count() for x in left ^ right]))
     assert 31.0 < min(flips) <= max(flips) < 33.0  # 32 expected; one standard error is 0.18
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1 << 62), st.integers(1, 300))
-def test_integers_stay_in_range_and_reach_all_of_it(seed: int, high: int) -> None:
-    values = integers(one_word(seed), Purpose.MINIBATCH, 0, torch.arange(20 * high), high)
+def test_integers_stay_in_range_and_reach_all_of_it(key: int, high: int) -> None:
+    values = integers(one_word(key), Purpose.MINIBATCH, 0, torch.arange(20 * high), high)
     assert values.min() >= 0
     assert values.max() < high
     bounds = torch.tensor([[high], [1]])
-    rows = integers(torch.tensor([[seed], [seed]]), Purpose.MINIBATCH, 0, torch.arange(50), bounds)
+    rows = integers(torch.tensor([[key], [key]]), Purpose.MINIBATCH, 0, torch.arange(50), bounds)
     assert torch.equal(rows[0][: len(values)], values[:50])
     assert bool((rows[1] == 0).all())
 
@@ -133,11 +133,11 @@ def test_integers_are_uniform() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=5, unique=True), st.integers(0, 200))
-def test_permutations_are_permutations(seeds: list[int], size: int) -> None:
-    orders = permutation(torch.tensor(seeds), Purpose.SUBSET, size)
-    assert orders.shape == (len(seeds), size)
-    assert torch.equal(orders.sort(dim=1).values, torch.arange(size).expand(len(seeds), size))
-    assert torch.equal(permutation(one_word(seeds[-1]), Purpose.SUBSET, size)[0], orders[-1])
+def test_permutations_are_permutations(keys: list[int], size: int) -> None:
+    orders = permutation(torch.tensor(keys), Purpose.SUBSET, size)
+    assert orders.shape == (len(keys), size)
+    assert torch.equal(orders.sort(dim=1).values, torch.arange(size).expand(len(keys), size))
+    assert torch.equal(permutation(one_word(keys[-1]), Purpose.SUBSET, size)[0], orders[-1])
 
 
 def test_every_permutation_is_as_likely() -> None:

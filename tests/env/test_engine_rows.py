@@ -8,7 +8,7 @@ from engine_tools import (
     Place,
     Stage,
     build,
-    episode_seeds,
+    episode_keys,
     grow,
     host_state,
     largest_difference,
@@ -35,26 +35,26 @@ def offset(size: int) -> int:
     return 0 if size == 1 else SHARED
 
 
-def seeds_of(size: int) -> Tensor:
-    return episode_seeds(size, first=1000 + SHARED - offset(size))
+def keys_of(size: int) -> Tensor:
+    return episode_keys(size, first=1000 + SHARED - offset(size))
 
 
 def settled(task: str, size: int, dtype: torch.dtype) -> Population:
     """The shared row with seeds in three stages, among rows with seeds in any."""
-    rates = 0.02 + 0.01 * (seeds_of(size) % 4).to(torch.float64)
+    rates = 0.02 + 0.01 * (keys_of(size) % 4).to(torch.float64)
     widths = some_lesions(task, SHARED + 1)[[SHARED] * size]
-    population = build(task, size, dtype=dtype, seeds=seeds_of(size), lr=rates, live_units=widths)
+    population = build(task, size, dtype=dtype, keys=keys_of(size), lr=rates, live_units=widths)
     others = [place for place in places_of(population, empty=0.7) if place.row != offset(size)]
     stages = (Stage.INCUBATING, Stage.BLENDING, Stage.COMMITTED)
     own = [Place(offset(size), slot, 3 - slot, Blend(slot), stages[slot]) for slot in range(3)]
-    grow(population, [*others, *own], seeds=seeds_of(size))
+    grow(population, [*others, *own], keys=keys_of(size))
     return population
 
 
 def life(task: str, size: int, dtype: torch.dtype, minibatch_count: int) -> list[Tensor]:
     """All parameters of the shared row after so many minibatches."""
     population, row = settled(task, size, dtype), offset(size)
-    data = minibatches(task, population, seeds=seeds_of(size), count=minibatch_count, batch=8)
+    data = minibatches(task, population, keys=keys_of(size), count=minibatch_count, batch=8)
     train_epoch(population, data)
     assert (population.census.blueprint[row] != EMPTY).all()
     parts = [host_state(population, row), *(seed_state(population, row, slot) for slot in range(3))]
@@ -65,14 +65,14 @@ def life(task: str, size: int, dtype: torch.dtype, minibatch_count: int) -> list
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_initial_weights_and_minibatches_are_the_same_to_the_bit(task: str, dtype: torch.dtype) -> None:
     lone = settled(task, 1, dtype)
-    draws = minibatches(task, lone, seeds=seeds_of(1))
+    draws = minibatches(task, lone, keys=keys_of(1))
     for size in SIZES[1:]:
         population, row = settled(task, size, dtype), offset(size)
         assert torch.equal(population.body.values[row], lone.body.values[0])
         for slot in range(3):
             alone, among = seed_state(lone, 0, slot), seed_state(population, row, slot)
             assert all(torch.equal(alone[name], among[name]) for name in alone)
-        more = minibatches(task, population, seeds=seeds_of(size))
+        more = minibatches(task, population, keys=keys_of(size))
         assert torch.equal(more.index[row], draws.index[0])
         assert torch.equal(more.labels[row], draws.labels[0])
         others = [i for i in range(size) if i != row]

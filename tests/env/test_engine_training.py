@@ -12,7 +12,7 @@ from engine_tools import (
     assortment,
     build,
     columns,
-    episode_seeds,
+    episode_keys,
     grow,
     logits,
     minibatches,
@@ -26,7 +26,7 @@ from esper_env.population.population import Blend, Population
 from esper_env.population.training import train_epoch
 
 ROWS = 12
-TOLERANCE = dict.fromkeys(HOSTS, 1e-09) | {TINY_TEXT: 1e-6}  # norms behind narrowed blocks amplify rounding
+TOLERANCE = dict.fromkeys(HOSTS, 1e-09) | {TINY_TEXT: 1e-6}  # norms behind lesioned blocks amplify rounding
 
 
 def mixed(task: str, optimizer: Optimizer | None = None, max_grad_norm: float | None = None) -> Population:
@@ -98,9 +98,9 @@ def test_a_life_of_births_and_removals_equals_the_plain_loop(task: str, optimize
     """Optimiser state follows its seed through every row operation."""
     population = build(task, 6, lr=0.02, optimizer=optimizer, live_units=some_lesions(task, 6))
     plain = [PlainRow(population, row) for row in range(6)]
-    rng, seeds = np.random.default_rng(0), episode_seeds(6)
+    rng, keys = np.random.default_rng(0), episode_keys(6)
     for step in range(8):
-        _random_operations(population, plain, rng, seeds, step)
+        _random_operations(population, plain, rng, keys, step)
         data = minibatches(task, population, step=step, count=3, batch=8)
         train_epoch(population, data)
         for row in plain:
@@ -110,14 +110,14 @@ def test_a_life_of_births_and_removals_equals_the_plain_loop(task: str, optimize
 
 
 def _random_operations(
-    population: Population, plain: list[PlainRow], rng: np.random.Generator, seeds: torch.Tensor, step: int
+    population: Population, plain: list[PlainRow], rng: np.random.Generator, keys: torch.Tensor, step: int
 ) -> None:
     rows, slots = rng.permutation(6), rng.integers(3, size=6)
     pairs = list(zip(rows.tolist(), slots.tolist(), strict=True))
     empty = [(r, s) for r, s in pairs if s not in plain[r].seeds]
     incubating = [(r, s) for r, s in pairs if s in plain[r].seeds and not plain[r].seeds[s].live]
     live = [(r, s) for r, s in pairs if s in plain[r].live - plain[r].committed]
-    _germinate(population, plain, empty, rng, seeds, step)
+    _germinate(population, plain, empty, rng, keys, step)
     population.advance(*_columns(incubating))
     population.remove(*_columns(live[::2]))
     population.commit(*_columns(live[1::2]))
@@ -141,12 +141,12 @@ def _germinate(
     plain: list[PlainRow],
     pairs: list[tuple[int, int]],
     rng: np.random.Generator,
-    seeds: torch.Tensor,
+    keys: torch.Tensor,
     step: int,
 ) -> None:
     rows, slots = _columns(pairs)
     kinds, blends = rng.integers(5, size=len(rows)), rng.integers(len(Blend), size=len(rows))
-    population.germinate(rows, slots, kinds, blends, seeds[rows], torch.full((len(rows),), step))
+    population.germinate(rows, slots, kinds, blends, keys[rows], torch.full((len(rows),), step))
     for row, slot in pairs:
         plain[row].plant(population, slot)
 

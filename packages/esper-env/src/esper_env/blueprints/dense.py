@@ -11,7 +11,7 @@ from esper_env.fused.layers import dense
 from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
 
-# Seeds that step as far as their host overshoot while they incubate. Measured beside narrowed blocks: at a gain of one,
+# Seeds that step as far as their host overshoot while they incubate. Measured beside lesioned blocks: at a gain of one,
 # switching on the worst of 45 incubated seeds cost 33 points of accuracy; at this gain, 2.
 GAIN = 0.5
 

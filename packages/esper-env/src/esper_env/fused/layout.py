@@ -113,9 +113,9 @@ class Layout:
         """Local name and number of each parameter of one submodule."""
         return self._parts[prefix]
 
-    def initial(self, seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: int, dtype: torch.dtype) -> Tensor:
-        """Initial rows, [len(seeds), size]: a pure function of the arguments."""
-        return self.from_draws(weight_draws(seeds, purpose, step, stream, self.size), dtype)
+    def initial(self, keys: Tensor, purpose: Purpose, step: Tensor | int, stream: int, dtype: torch.dtype) -> Tensor:
+        """Initial rows, [len(keys), size]: a pure function of the arguments."""
+        return self.from_draws(weight_draws(keys, purpose, step, stream, self.size), dtype)
 
     def from_draws(self, draws: Tensor, dtype: torch.dtype) -> Tensor:
         """Initial rows from uniform draws [n, size or more]."""
@@ -139,8 +139,8 @@ class Layout:
         }
 
 
-def weight_draws(seeds: Tensor, purpose: Purpose, step: Tensor | int, stream: Tensor | int, size: int) -> Tensor:
-    """Uniform draws for the initial weights of rows, [len(seeds), size]; streams are independent."""
+def weight_draws(keys: Tensor, purpose: Purpose, step: Tensor | int, stream: Tensor | int, size: int) -> Tensor:
+    """Uniform draws for the initial weights of rows, [len(keys), size]; streams are independent."""
     when, which = (word[:, None] if isinstance(word, Tensor) else word for word in (step, stream))
-    index = torch.arange(size, device=seeds.device) + which * (1 << 32)
-    return uniform(seeds[:, None], purpose, when, index)
+    index = torch.arange(size, device=keys.device) + which * (1 << 32)
+    return uniform(keys[:, None], purpose, when, index)

@@ -1,6 +1,6 @@
-"""Counter-based randomness: every draw is a pure function of (episode seed, purpose, step, index).
+"""Counter-based randomness: every draw is a pure function of (key, purpose, step, index).
 
-No generator state exists: row i of a population of any size draws what a single environment with its seed draws.
+No generator state exists: row i of a population of any size draws what a single environment with its key draws.
 Only integer operations and exact float operations are used, so the bits do not depend on vector width or device.
 """
 
@@ -48,33 +48,33 @@ def _scramble(value: Tensor) -> Tensor:
     return value ^ _logical_shift(value, _SHIFTS[-1])
 
 
-def random_bits(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
+def random_bits(keys: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
     """64 random bits per element of the broadcast of the arguments.
 
     Args:
-        seeds: Episode seeds, int64.
+        keys: Episode keys, int64.
         purpose: What the draw is for.
         step: When the draw happens.
         index: Which of the draws of that step it is, int64.
     """
-    key = _scramble(seeds + _INCREMENT)
+    bits = _scramble(keys + _INCREMENT)
     for word in (int(purpose), step, index):
-        key = _scramble((key ^ word) + _INCREMENT)
-    return key
+        bits = _scramble((bits ^ word) + _INCREMENT)
+    return bits
 
 
-def uniform(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
+def uniform(keys: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor) -> Tensor:
     """Uniform float64 draws in [0, 1)."""
-    bits = _logical_shift(random_bits(seeds, purpose, step, index), 64 - _MANTISSA_BITS)
+    bits = _logical_shift(random_bits(keys, purpose, step, index), 64 - _MANTISSA_BITS)
     return bits.to(torch.float64) * 2.0**-_MANTISSA_BITS
 
 
-def integers(seeds: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor, high: Tensor | int) -> Tensor:
+def integers(keys: Tensor, purpose: Purpose, step: Tensor | int, index: Tensor, high: Tensor | int) -> Tensor:
     """Uniform int64 draws in [0, high)."""
-    return _logical_shift(random_bits(seeds, purpose, step, index), 1) % high
+    return _logical_shift(random_bits(keys, purpose, step, index), 1) % high
 
 
-def permutation(seeds: Tensor, purpose: Purpose, size: int) -> Tensor:
-    """One permutation of `range(size)` per seed, of shape (len(seeds), size)."""
-    index = torch.arange(size, device=seeds.device)
-    return random_bits(seeds[:, None], purpose, 0, index).argsort(dim=1, stable=True)
+def permutation(keys: Tensor, purpose: Purpose, size: int) -> Tensor:
+    """One permutation of `range(size)` per key, of shape (len(keys), size)."""
+    index = torch.arange(size, device=keys.device)
+    return random_bits(keys[:, None], purpose, 0, index).argsort(dim=1, stable=True)

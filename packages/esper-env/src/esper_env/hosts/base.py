@@ -45,7 +45,7 @@ class Host(ABC):
     def block(self, index: int, params: Params, x: Tensor) -> Tensor:
         """The fused block; `params` under the names local to the template's block."""
 
-    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+    def lesioned_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
         """The fused block with dead units; `alive` is [n, units]. A host may know a cheaper way to the same result."""
         return self.block(index, params, x) * self.per_unit(alive)
 

@@ -114,7 +114,7 @@ class CNNHost(Host):
         h = convolution(x, params["0.weight"])
         return leaky_group_norm(h, self.norm_groups, params["1.weight"], params["1.bias"], LEAK)
 
-    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+    def lesioned_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
         """Without the norm's affine part a unit is zero."""
         affine = {name: values * alive for name, values in params.items() if name.startswith("1.")}
         return self.block(index, {**params, **affine}, x)

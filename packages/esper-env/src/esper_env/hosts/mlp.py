@@ -1,4 +1,4 @@
-"""The MLP host: dense blocks with a leaky activation, so that a narrowed block never dies for good."""
+"""The MLP host: dense blocks with a leaky activation, so that a lesioned block never dies for good."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -63,7 +63,7 @@ class MLPHost(Host):
         """A dense layer and the activation."""
         return F.leaky_relu(dense(x, params["0.weight"], params["0.bias"]), LEAK, inplace=True)
 
-    def narrowed_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
+    def lesioned_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
         """Without weights and bias a unit is zero."""
         mask = self.per_unit(alive)
         return self.block(index, {name: values * mask for name, values in params.items()}, x)

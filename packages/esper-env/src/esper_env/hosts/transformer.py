@@ -78,7 +78,7 @@ class TransformerHost(Host):
     """`depth` blocks of one width that read up to `length` tokens and predict the next at every position.
 
     Fused activations are [n, batch, length, width]. A lesion leaves some units of a block's whole output alive, the
-    part that flows past attention and MLP included: otherwise a narrowed block would be as good as one block less,
+    part that flows past attention and MLP included: otherwise a lesioned block would be as good as one block less,
     which a seed beside any other block can make up for.
     """
 

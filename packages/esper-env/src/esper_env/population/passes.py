@@ -66,7 +66,7 @@ class Passes:
         part = self.engine.body_layout.part(f"blocks.{slot}")
         params = {name: _extended(self.body[number], again) for name, number in part}
         alive = self.lesions[slot]
-        return self.host.block(slot, params, x) if alive is None else self.host.narrowed_block(slot, params, x, alive)
+        return self.host.block(slot, params, x) if alive is None else self.host.lesioned_block(slot, params, x, alive)
 
     def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
         axis = self.host.row_axis

@@ -58,7 +58,7 @@ class Plan:
     under_way: tuple[int, ...]  # per slot, how many rows have started before it
     starting: tuple[Tensor | None, ...]  # per slot, the population's row of each variant that starts there
     grafts: tuple[Graft | None, ...]  # per slot
-    lesioned: tuple[bool, ...]  # per slot, whether any row is narrowed there
+    lesioned: tuple[bool, ...]  # per slot, whether any row is lesioned there
 
 
 def training_plan(population: Population) -> Plan:

@@ -133,17 +133,17 @@ class Population:
     def __len__(self) -> int:
         return len(self.body)
 
-    def rebirth(self, rows: Rows, seeds: Tensor, lr: Tensor, live_units: NDArray[np.int64]) -> None:
+    def rebirth(self, rows: Rows, keys: Tensor, lr: Tensor, live_units: NDArray[np.int64]) -> None:
         """Give rows fresh hosts without seeds.
 
         Args:
             rows: Which rows.
-            seeds: Their episode seeds, on the device.
+            keys: Their episode keys, on the device.
             lr: Their learning rates, on the device.
             live_units: How many units of each block stay alive, [len(rows), slots].
         """
         index = self._index(rows)
-        values = self.engine.body_layout.initial(seeds, Purpose.HOST_WEIGHTS, 0, 0, self.engine.dtype)
+        values = self.engine.body_layout.initial(keys, Purpose.HOST_WEIGHTS, 0, 0, self.engine.dtype)
         fresh = (values, *self.engine.optimizer.initial(values))
         for target, source in zip(self.body.tensors(), fresh, strict=True):
             target.index_copy_(0, index, source)
@@ -158,8 +158,8 @@ class Population:
             mask.index_copy_(0, index, torch.from_numpy(alive).to(mask))
             self.lesioned[rows, slot] = ~alive.all(axis=1)
 
-    def germinate(self, rows: Rows, slots: Rows, kinds: Rows, blends: Rows, seeds: Tensor, steps: Tensor) -> None:
-        """Plant silent seeds, one per (row, slot); `seeds` and `steps` of the rows make their weights."""
+    def germinate(self, rows: Rows, slots: Rows, kinds: Rows, blends: Rows, keys: Tensor, steps: Tensor) -> None:
+        """Plant silent seeds, one per (row, slot); `keys` and `steps` of the rows make their weights."""
         self._require("germinate", "an empty slot", rows, slots, self.census.blueprint == EMPTY)
         self.census.blueprint[rows, slots] = kinds
         self.census.blend[rows, slots] = blends
@@ -167,7 +167,7 @@ class Population:
             return
         # Drawn for all at once, since the cost of a draw hardly depends on its size.
         largest = max(self.engine.seed_layouts[slot][kind].size for slot, kind in _pairs(slots, kinds))
-        draws = weight_draws(seeds, Purpose.SEED_WEIGHTS, steps, self._index(slots), largest)
+        draws = weight_draws(keys, Purpose.SEED_WEIGHTS, steps, self._index(slots), largest)
         for slot, kind in _pairs(slots, kinds):
             chosen = np.flatnonzero((slots == slot) & (kinds == kind))
             chosen = chosen[np.argsort(rows[chosen])]

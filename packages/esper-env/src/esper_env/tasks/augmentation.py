@@ -21,13 +21,13 @@ class Augmentation:
         if not isinstance(self.shift, int) or self.shift < 0:
             raise ValueError(f"Augmentation.shift is {self.shift!r}; allowed: integers from 0 on")
 
-    def applied(self, data: Minibatches, seed: Tensor, step: Tensor) -> Minibatches:
-        """The minibatches of rows with these seeds at these steps, augmented when they are taken."""
-        place = torch.arange(data.index[0].numel(), device=seed.device).view_as(data.index[0])
-        seed, step = seed.view(-1, 1, 1), step.view(-1, 1, 1)
+    def applied(self, data: Minibatches, keys: Tensor, step: Tensor) -> Minibatches:
+        """The minibatches of rows with these keys at these steps, augmented when they are taken."""
+        place = torch.arange(data.index[0].numel(), device=keys.device).view_as(data.index[0])
+        keys, step = keys.view(-1, 1, 1), step.view(-1, 1, 1)
 
         def drawn(purpose: Purpose, high: int) -> Tensor:
-            return integers(seed, purpose, step, place, high)
+            return integers(keys, purpose, step, place, high)
 
         positions = 2 * self.shift + 1
         down, right = drawn(Purpose.SHIFT_DOWN, positions), drawn(Purpose.SHIFT_RIGHT, positions)
