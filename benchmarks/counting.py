@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from engine_throughput import untiled
 from esper_env.blueprints import BLUEPRINTS
+from esper_env.blueprints.blends import Blend
 from esper_env.fused.minibatches import Minibatches
 from esper_env.population.evaluation import evaluate
-from esper_env.population.population import Blend, Engine, Population
+from esper_env.population.population import Engine, Population
 from esper_env.population.training import train_epoch
 from esper_env.tasks.base import Task
 from torch import Tensor

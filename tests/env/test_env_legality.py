@@ -6,7 +6,7 @@ import torch
 from env_tools import WAIT, act, any_actions, assert_same, batch, canonical_actions, everywhere, play, row_bits, tiny
 from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op, sample_mask
 from esper_env.mdp.actions import canonical
-from esper_env.mdp.lifecycle import is_legal
+from esper_env.mdp.lifecycle import gates, is_legal
 from esper_env.mdp.simulation import Simulation
 from esper_env.population.population import EMPTY
 from esper_env.tasks import TASKS
@@ -28,13 +28,27 @@ def test_the_tables_and_the_gate_of_execution_agree_on_every_joint_action_in_hun
     assert len(joint) == 1 + 3 * 3 * 3 * 3 + 3 * 3
     states, legal = 0, 0
     for *_, infos in play(env, 19, seed=3):
-        gates = env.simulation.gates()
-        executed = [is_legal(torch.from_numpy(action).expand(24, -1), gates).numpy() for action in joint]
+        allowed = gates(env.simulation.state, env.simulation.config)
+        executed = [is_legal(torch.from_numpy(action).expand(24, -1), allowed).numpy() for action in joint]
         tabled = legal_by_table(infos["action_mask_by_op"], joint)
         np.testing.assert_array_equal(np.stack(executed, axis=1), tabled)
         states, legal = states + 24, legal + tabled.sum(axis=0)
     assert states >= 400
     assert (legal > 0).all()  # every joint action was legal somewhere
+
+
+@pytest.mark.parametrize("mode", ["disabled", "same_step", "next_step"])
+def test_gates_are_computed_once_per_state(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    monkeypatch.setattr("esper_env.mdp.simulation.gates", lambda *state: counted.append(1) or gates(*state))
+    env = tiny(2, horizon=3, autoreset_mode=mode)
+    env.reset(seed=0)
+    counted.clear()
+    for _ in range(2):
+        env.step(everywhere(WAIT, 2))
+    assert len(counted) == 2
+    env.step(everywhere(WAIT, 2))
+    assert len(counted) == (4 if mode == "same_step" else 3)  # and once more for the states that a reset makes
 
 
 def test_a_step_executes_exactly_the_legal_joint_actions() -> None:

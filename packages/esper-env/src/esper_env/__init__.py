@@ -3,11 +3,11 @@
 `import esper_env` registers the environments with Gymnasium.
 """
 
+from esper_env.blueprints.blends import Blend
 from esper_env.env import EsperEnv
 from esper_env.mdp.actions import HEADS, RELEVANT_HEADS, Op
 from esper_env.mdp.masks import sample_mask
 from esper_env.mdp.state import Stage
-from esper_env.population.population import Blend
 from esper_env.registration import register_environments
 from esper_env.vector_env import EsperVectorEnv
 

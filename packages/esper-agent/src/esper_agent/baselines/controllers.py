@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from esper_env import HEADS, Op, Stage
 from esper_env.config import TEMPI, EsperConfig
-from esper_env.mdp.lifecycle import PRUNABLE
+from esper_env.mdp.state import PRUNABLE
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esper_env.blueprints.blends import Blend
 from esper_env.config import TEMPI
-from esper_env.population.population import Blend
 
 HEADS = ("op", "slot", "blueprint", "blend", "tempo")  # spaces.Dict sorts its keys, so the order is said here
 

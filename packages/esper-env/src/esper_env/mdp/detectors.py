@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from esper_env.mdp.observation import live_slots
 from esper_env.mdp.rewards.terms import Transition
-from esper_env.mdp.state import Stage
+from esper_env.mdp.state import LIVE, Stage
 from esper_env.registry import Registry
 
 Detector = Callable[[Transition], Tensor]
@@ -15,7 +14,7 @@ DETECTORS: Registry[Detector] = Registry("detector")
 
 def ransomware(t: Transition) -> Tensor:
     """A seed whose removal hurts although the host without any seed does as well: it made itself needed."""
-    held = (t.after.contribution > t.config.ransom_contribution) & live_slots(t.after)
+    held = (t.after.contribution > t.config.ransom_contribution) & t.after.in_stage(LIVE)
     return held.any(dim=1) & (t.after.metric - t.after.all_off <= t.config.ransom_gain)
 
 

@@ -7,10 +7,7 @@ from torch import Tensor
 
 from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.actions import HEADS, Op
-from esper_env.mdp.state import Stage, State
-
-PRUNABLE = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
-LIVE = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+from esper_env.mdp.state import OCCUPIED, PRUNABLE, Stage, State
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,6 @@ class Gates:
         return torch.stack([tables[op] for op in Op], dim=1)
 
 
-def in_stage(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
-    """Where `stage` is one of `stages`."""
-    found = torch.zeros_like(stage, dtype=torch.bool)
-    for one in stages:
-        found |= stage == one
-    return found
-
-
 def gates(state: State, config: EsperConfig) -> Gates:
     """What each slot allows. HOLDING begins with a measured contribution, since evaluation follows every ramp step."""
     stage, dwell, warm = state.stage, state.stage_age, state.step >= config.warmup_steps
@@ -49,7 +38,7 @@ def gates(state: State, config: EsperConfig) -> Gates:
         germinate=(stage == Stage.DORMANT) & warm[:, None],
         advance=(stage == Stage.TRAINING) & (dwell >= config.training_steps),
         fossilize=(stage == Stage.HOLDING) & (dwell >= config.holding_steps),
-        prune=in_stage(stage, PRUNABLE) & (state.age >= config.prune_age),
+        prune=state.in_stage(PRUNABLE) & (state.age >= config.prune_age),
     )
 
 
@@ -98,9 +87,8 @@ def _ramp_share(state: State, steps: Tensor | int) -> Tensor:
 
 def tick(state: State, config: EsperConfig) -> None:
     """One step of time: ages grow, ramps rise, a full ramp leads to HOLDING, a served embargo to DORMANT."""
-    settled = in_stage(state.stage, (Stage.DORMANT,))
-    state.stage_age = torch.where(settled, 0, state.stage_age + 1)
-    state.age = torch.where(in_stage(state.stage, (*PRUNABLE, Stage.FOSSILIZED)), state.age + 1, 0)
+    state.stage_age = torch.where(state.stage == Stage.DORMANT, 0, state.stage_age + 1)
+    state.age = torch.where(state.in_stage(OCCUPIED), state.age + 1, 0)
     blending = state.stage == Stage.BLENDING
     _enter(state, blending & (state.stage_age >= state.ramp), Stage.HOLDING)
     still = blending & (state.stage == Stage.BLENDING)

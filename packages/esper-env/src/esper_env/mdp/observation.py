@@ -14,14 +14,13 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from esper_env.blueprints.blends import Blend
 from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.actions import Op
-from esper_env.mdp.lifecycle import LIVE, PRUNABLE, Gates, in_stage
-from esper_env.mdp.state import HISTORY, Stage, State
-from esper_env.population.population import Blend
+from esper_env.mdp.lifecycle import Gates
+from esper_env.mdp.scales import relative_loss, squash
+from esper_env.mdp.state import HISTORY, OCCUPIED, Stage, State
 from esper_env.tasks.base import Data, Task
-
-OCCUPIED = (*PRUNABLE, Stage.FOSSILIZED)
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,8 @@ class Field:
     encode: Callable[[View], Tensor]  # [n] or [n, size]; for a slot field [n, slots] or [n, slots, size]
 
 
-def squash(value: Tensor) -> Tensor:
-    """[0, infinity) to [0, 1)."""
-    return value / (1.0 + value)
-
-
 def _loss(view: View, value: Tensor) -> Tensor:
-    return squash(value / view.baseline_loss)
+    return relative_loss(value, view.baseline_loss)
 
 
 def _flag(low_high_name: str, meaning: str, encode: Callable[[View], Tensor], size: int = 1) -> Field:
@@ -87,7 +81,7 @@ def _per_sample(view: View, norm: Tensor) -> Tensor:
 
 
 def _occupied(view: View) -> Tensor:
-    return in_stage(view.state.stage, OCCUPIED)
+    return view.state.in_stage(OCCUPIED)
 
 
 def _blueprint(view: View) -> Tensor:
@@ -225,8 +219,3 @@ def view_of(state: State, allowed: Gates, config: EsperConfig, task: Task, data:
     """Bundle what the encoders read."""
     predictions = task.batch_size * data.train.labels[0].numel()
     return View(state, allowed, config, data.baseline_loss, predictions, len(task.blueprints), largest_seed)
-
-
-def live_slots(state: State) -> Tensor:
-    """Where a seed acts on its host, [n, slots]."""
-    return in_stage(state.stage, LIVE)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from esper_env.mdp.instances import draw, episode_seeds
+from esper_env.mdp.lifecycle import gates
 from esper_env.mdp.simulation import Simulation
 from esper_env.mdp.state import State
 from esper_env.population.cohort import Cohort
@@ -54,6 +55,7 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
         for number, tensor in enumerate(tensors):
             tensor.copy_(saved["snapshot"][part][str(number)])
     simulation.population.alpha.copy_(simulation.state.alpha)
+    simulation.gates = gates(simulation.state, simulation.config)
 
 
 def _settings(simulation: Simulation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes
 from esper_env.mdp.detectors import DETECTORS, detect
 from esper_env.mdp.governor import Snapshot, collapsed
 from esper_env.mdp.instances import Instance, draw, episode_seeds, minibatches
-from esper_env.mdp.lifecycle import Gates, apply_operations, gates, is_legal, tick
+from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
 from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
 from esper_env.mdp.observation import Schema, view_of
 from esper_env.mdp.rewards import Reward, Transition, potential
@@ -91,6 +91,9 @@ class Simulation:
         self.base_seed = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.episode = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.snapshot = Snapshot(self.population, self.state)
+        self.gates = gates(
+            self.state, config
+        )  # computed once per state: masks, observation and the next step share them
 
     def _resident(self, data: Data) -> Data:
         like = self.population.body.values
@@ -129,6 +132,7 @@ class Simulation:
         blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
         self.state.copy_rows(blank, self._mask(index))
         self._first_measurement(rows, index)
+        self.gates = gates(self.state, self.config)
         self.snapshot.take(self.population, self.state, rows)
 
     def _install(self, fresh: Instance, rows: Rows, index: Tensor) -> None:
@@ -153,7 +157,7 @@ class Simulation:
         """Apply the operations, train, tick, validate, govern, and reward; `actions` is int64 [n, heads]."""
         before = self.state.clone()
         requested = canonical(actions)
-        legal = is_legal(requested, gates(self.state, self.config))
+        legal = is_legal(requested, self.gates)
         executed = requested * legal[:, None]
         self._operate(executed)
         self._record_training(
@@ -228,6 +232,7 @@ class Simulation:
         ruined = rolled_back & (state.rollbacks > config.max_rollbacks)
         finished = (state.step >= config.horizon) & ~ruined
         state.ended = finished | ruined
+        self.gates = gates(state, config)
         transition = Transition(
             before, state, op, invalid, rolled_back, finished, state.ended, config, self.data.baseline_loss
         )
@@ -238,18 +243,14 @@ class Simulation:
 
     # What the shells show
 
-    def gates(self) -> Gates:
-        """What each slot allows now."""
-        return gates(self.state, self.config)
-
     def observation(self) -> Tensor:
         """The observation of every row, float32 [n, size]."""
-        view = view_of(self.state, self.gates(), self.config, self.task, self.data, self.largest_seed)
+        view = view_of(self.state, self.gates, self.config, self.task, self.data, self.largest_seed)
         return self.schema.encode(view)
 
     def masks(self) -> tuple[Masks, Masks]:
         """Marginal masks and masks by operation."""
-        by_op = masks_by_op(self.gates(), self.head_sizes)
+        by_op = masks_by_op(self.gates, self.head_sizes)
         return marginal_masks(by_op), by_op
 
     def evaluate_test(self) -> Evaluation:

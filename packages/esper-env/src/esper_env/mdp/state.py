@@ -20,6 +20,11 @@ class Stage(IntEnum):
     EMBARGOED = 5
 
 
+PRUNABLE = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
+OCCUPIED = (*PRUNABLE, Stage.FOSSILIZED)  # a seed is there
+LIVE = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)  # it acts on its host
+
+
 @dataclass
 class State:
     """Everything about n rows that is not a parameter. Floating-point fields are float64."""
@@ -61,6 +66,10 @@ class State:
     last_op: Tensor
     last_executed: Tensor
     ended: Tensor  # the episode is over
+
+    def in_stage(self, stages: tuple[Stage, ...]) -> Tensor:
+        """Which slots are in one of the stages, [n, slots]."""
+        return torch.stack([self.stage == one for one in stages]).any(dim=0)
 
     @classmethod
     def blank(cls, n: int, slots: int, device: str) -> "State":

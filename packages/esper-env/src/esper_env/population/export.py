@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from esper_env.blueprints.base import BLUEPRINTS, SeedTemplate
+from esper_env.blueprints.blends import Blend
 from esper_env.hosts.base import HOSTS, Host
-from esper_env.population.population import EMPTY, Blend, Population
+from esper_env.population.population import EMPTY, Population
 
 
 class GrownNetwork(nn.Module):

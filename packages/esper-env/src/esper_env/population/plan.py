@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.population.population import EMPTY, Blend, Population, SeedKey
+from esper_env.blueprints.blends import Blend
+from esper_env.population.population import EMPTY, Population, SeedKey
 
 Ints = NDArray[np.int64]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.blueprints.base import Blueprint, SeedTemplate
+from esper_env.blueprints.blends import Blend
 from esper_env.fused.layers import Metric, accuracy
 from esper_env.fused.layout import Layout, weight_draws
 from esper_env.fused.optimizers import Optimizer
@@ -22,14 +22,6 @@ from esper_env.population.memory import retain_freed_memory
 EMPTY = -1
 # Activations of a tile of rows: small enough to stay near the core, large enough to share the cost of each call.
 TILE_BYTES = 16 << 20
-
-
-class Blend(IntEnum):
-    """How a seed joins its block: h + a*d, h * (1 + a*tanh(d)), or h + a*sigmoid(gate)*d."""
-
-    ADD = 0
-    MULTIPLY = 1
-    GATE = 2
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from esper_env.blueprints.blends import Blend
 from esper_env.mdp.simulation import Simulation
 from esper_env.mdp.state import Stage
-from esper_env.population.population import Blend
 from esper_env.rendering.history import Moment, Recorder
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from esper_env.config import EsperConfig
-from esper_env.mdp.lifecycle import in_stage
-from esper_env.mdp.observation import live_slots, squash
-from esper_env.mdp.state import Stage, State
+from esper_env.mdp.scales import relative_loss
+from esper_env.mdp.state import LIVE, PRUNABLE, Stage, State
 from esper_env.registry import Registry
 
 
@@ -60,7 +59,7 @@ def potential(state: State, config: EsperConfig) -> Tensor:
     """Phi(s) = w_m * metric + w_s * sum over slots of phi(stage, progress), [n]."""
     starts = torch.tensor(config.stage_potential, device=state.stage.device, dtype=torch.float64)
     begin = starts[state.stage]
-    on_path = in_stage(state.stage, (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING))
+    on_path = state.in_stage(PRUNABLE)
     end = torch.where(on_path, starts[(state.stage + 1).clamp(max=len(Stage) - 1)], begin)
     phi = begin + (end - begin) * stage_progress(state, config)
     return config.metric_weight * state.metric + config.stage_weight * phi.sum(dim=1)
@@ -107,7 +106,7 @@ def _contribution(t: Transition) -> Tensor:
     attribution = (gain + t.config.ratio_epsilon) / (gain + excess + t.config.ratio_epsilon)
     live_age = (t.after.age - t.config.training_steps).clamp(min=0).double()
     legitimacy = (live_age / t.config.legitimate_age).clamp(max=1.0)
-    credit = (t.after.contribution * legitimacy * live_slots(t.after)).sum(dim=1)
+    credit = (t.after.contribution * legitimacy * t.after.in_stage(LIVE)).sum(dim=1)
     return t.config.contribution_weight * attribution * credit / t.config.horizon
 
 
@@ -130,7 +129,7 @@ def _op_cost(t: Transition) -> Tensor:
 
 
 def _loss_drop(t: Transition) -> Tensor:
-    before, after = (squash(state.loss / t.baseline_loss) for state in (t.before, t.after))
+    before, after = (relative_loss(state.loss, t.baseline_loss) for state in (t.before, t.after))
     return t.config.loss_weight * (before - after)
 
 
