@@ -1,6 +1,6 @@
 """Film one scripted episode: `python benchmarks/episode_gif.py` writes docs/episode.gif and docs/episode.png.
 
-The instance has one narrowed block; the script grafts a seed beside it, blends it in and fossilises it.
+The instance has one lesioned block; the script grafts a seed beside it, blends it in and fossilises it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def script(env: EsperEnv, step: int, slot: int) -> dict[str, int]:
 
 
 def make(render_mode: str | None) -> EsperEnv:
-    """The environment with exactly one block narrowed to one unit."""
+    """The environment with exactly one block lesioned down to one unit."""
     made = gymnasium.make(
         "Esper-v0", render_mode=render_mode, lesion_weights=(0, 1, 0), live_units=(1, 1), disable_env_checker=True
     )

@@ -29,7 +29,7 @@ class Curious(Controller):
     def act(self, observation: Floats, actions: Actions) -> Actions:
         self.seen.append(observation.copy())
         self.instance = self.env.unwrapped.simulation.instance  # type: ignore[attr-defined]
-        self.met = (self.instance.seed.clone().numpy(), self.instance.live_units.copy())
+        self.met = (self.instance.key.clone().numpy(), self.instance.live_units.copy())
         return actions
 
 

@@ -1,4 +1,4 @@
-"""Growth pays where a block was narrowed and nowhere else: the prototype's figures, through `env.step`."""
+"""Growth pays where a block was lesioned and nowhere else: the prototype's figures, through `env.step`."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +27,7 @@ PLACES = {
     "right": (0,),
     "wrong": (1,),
     "everywhere": (0, 1, 2),
-}  # slots to grow, counted from the narrowed one
+}  # slots to grow, counted from the lesioned one
 
 
 @cache
@@ -46,8 +46,8 @@ def committed_metric(live_units: int, policy: str, task: str = "digits_mlp") -> 
         subset=(1, 1),
     )
     _, infos = env.reset(seed=0)
-    narrowed = env.simulation.instance.live_units.argmin(axis=1)
-    slots = (narrowed[:, None] + np.array(PLACES[policy], dtype=int)) % SLOTS
+    lesioned = env.simulation.instance.live_units.argmin(axis=1)
+    slots = (lesioned[:, None] + np.array(PLACES[policy], dtype=int)) % SLOTS
     kind = TASKS[task].blueprints.index(script.blueprint)
     for step in range(HORIZON):
         waiting = everywhere({**WAIT, "blueprint": kind}, script.rows)
@@ -77,7 +77,7 @@ def gain(live_units: int, policy: str, task: str = "digits_mlp") -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("live_units", "at_least"), [(1, 0.35), (2, 0.15), (3, 0.07)])
-def test_growing_pays_at_the_narrowed_block_only(live_units: int, at_least: float) -> None:
+def test_growing_pays_at_the_lesioned_block_only(live_units: int, at_least: float) -> None:
     right, wrong, everywhere_ = (gain(live_units, policy) for policy in ("right", "wrong", "everywhere"))
     assert right > at_least
     assert abs(wrong) < 0.04

@@ -1,4 +1,4 @@
-"""Instances: pure functions of seeds, drawn as declared, train and test apart; the test split is never looked at."""
+"""Instances: pure functions of keys, drawn as declared, train and test apart; the test split is never looked at."""
 
 from dataclasses import replace
 from math import erf, sqrt
@@ -10,17 +10,17 @@ import torch
 from env_tools import WAIT, everywhere, play, tiny
 from esper_env import EsperVectorEnv
 from esper_env.config import EsperConfig
-from esper_env.mdp.instances import Instance, draw, episode_seeds, minibatches, noisy_labels
+from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches, noisy_labels
 from esper_env.tasks import TASKS, Data, Split
 from torch import Tensor
 
 TASK = TASKS["digits_mlp"]
 DATA = TASK.load()
-SEEDS = torch.arange(4000) * 7919 + 3
+KEYS = torch.arange(4000) * 7919 + 3
 
 
-def drawn(seeds: Tensor = SEEDS, **settings: Any) -> Instance:
-    return draw(seeds, TASK, DATA, EsperConfig(task="digits_mlp", **settings))
+def drawn(keys: Tensor = KEYS, **settings: Any) -> Instance:
+    return draw(keys, TASK, DATA, EsperConfig(task="digits_mlp", **settings))
 
 
 def assert_share(count: int, total: int, share: float) -> None:
@@ -36,10 +36,10 @@ def assert_uniform(values: Tensor, low: float, high: float) -> None:
         assert_share(int(count), len(values), 1 / 8)
 
 
-def test_an_instance_is_a_pure_function_of_its_seed_whatever_the_company() -> None:
-    together = drawn(SEEDS[:50])
+def test_an_instance_is_a_pure_function_of_its_key_whatever_the_company() -> None:
+    together = drawn(KEYS[:50])
     for row in (0, 17, 49):
-        alone = drawn(SEEDS[row : row + 1])
+        alone = drawn(KEYS[row : row + 1])
         for name, value in vars(alone).items():
             np.testing.assert_array_equal(value[0], getattr(together, name)[row], err_msg=name)
 
@@ -48,7 +48,7 @@ def test_lesions_are_as_frequent_as_declared_and_everywhere_alike() -> None:
     lesioned = drawn(lesion_weights=(0.2, 0.6, 0.2)).live_units < 24
     counts = np.bincount(lesioned.sum(axis=1), minlength=4)
     for count, share in zip(counts, (0.2, 0.6, 0.2), strict=False):
-        assert_share(int(count), len(SEEDS), share)
+        assert_share(int(count), len(KEYS), share)
     assert counts[3] == 0
     single = lesioned[lesioned.sum(axis=1) == 1]
     for slot in range(3):
@@ -62,11 +62,11 @@ def test_a_certain_number_of_lesions_is_certain(weights: tuple[float, float, flo
 
 def test_live_units_are_uniform_over_their_range_and_whole_elsewhere() -> None:
     units = drawn(lesion_weights=(0, 0, 1), live_units=(2, 5)).live_units
-    narrowed = units[units < 24]
+    lesioned = units[units < 24]
     assert set(units[units >= 24].tolist()) == {24}
     for value in range(2, 6):
-        assert_share(int((narrowed == value).sum()), len(narrowed), 1 / 4)
-    assert set(narrowed.tolist()) == {2, 3, 4, 5}
+        assert_share(int((lesioned == value).sum()), len(lesioned), 1 / 4)
+    assert set(lesioned.tolist()) == {2, 3, 4, 5}
 
 
 def test_learning_rate_noise_and_subset_are_uniform_over_their_ranges() -> None:
@@ -93,7 +93,7 @@ def test_what_an_instance_draws_is_independent_of_the_rest_of_it() -> None:
     )
     correlation = torch.corrcoef(parts).fill_diagonal_(0.0)
     correlation[3, 4] = correlation[4, 3] = 0.0  # the number of lesions and one of the places do depend
-    assert correlation.abs().max() < 5 / sqrt(len(SEEDS))
+    assert correlation.abs().max() < 5 / sqrt(len(KEYS))
 
 
 def test_train_and_test_sets_are_disjoint_and_episodes_do_not_repeat() -> None:
@@ -101,17 +101,17 @@ def test_train_and_test_sets_are_disjoint_and_episodes_do_not_repeat() -> None:
     for name in ("train", "test"):
         config = EsperConfig(task="digits_mlp", instances=name)
         base = torch.arange(500)[:, None].expand(-1, 40).reshape(-1)
-        seeds = episode_seeds(base, torch.arange(40).repeat(500), config)
-        sets[name] = set(seeds.tolist())
+        keys = episode_keys(base, torch.arange(40).repeat(500), config)
+        sets[name] = set(keys.tolist())
         assert len(sets[name]) == 20_000
-        assert {seed % 2 for seed in sets[name]} == {int(name == "test")}  # a parity tells them apart for every seed
+        assert {key % 2 for key in sets[name]} == {int(name == "test")}  # a parity tells them apart for every key
     assert sets["train"].isdisjoint(sets["test"])
 
 
 def test_environments_of_the_two_sets_play_different_instances_under_the_same_seed() -> None:
     train, test = (tiny(8, instances=name) for name in ("train", "test"))
     train.reset(seed=0), test.reset(seed=0)
-    assert set(train.simulation.instance.seed.tolist()).isdisjoint(test.simulation.instance.seed.tolist())
+    assert set(train.simulation.instance.key.tolist()).isdisjoint(test.simulation.instance.key.tolist())
     assert not torch.equal(train.simulation.population.body.values, test.simulation.population.body.values)
 
 
@@ -119,13 +119,13 @@ def test_each_episode_of_a_row_is_another_instance() -> None:
     env, seen = tiny(4, horizon=1, autoreset_mode="same_step"), set()
     env.reset(seed=0)
     for _ in range(10):
-        seen |= set(env.simulation.instance.seed.tolist())
+        seen |= set(env.simulation.instance.key.tolist())
         env.step(everywhere(WAIT, 4))
     assert len(seen) == 40
 
 
 def test_minibatches_come_from_the_subset_and_differ_by_step() -> None:
-    instance = drawn(SEEDS[:20], subset=(0.1, 0.3), label_noise=(0.0, 0.0))
+    instance = drawn(KEYS[:20], subset=(0.1, 0.3), label_noise=(0.0, 0.0))
     batches = [minibatches(instance, torch.full((20,), step), TASK, DATA) for step in range(3)]
     for row in range(20):
         allowed = set(instance.subset[row, : int(instance.subset_size[row])].tolist())
@@ -137,7 +137,7 @@ def test_minibatches_come_from_the_subset_and_differ_by_step() -> None:
 
 
 def test_label_noise_redraws_the_declared_share_once_and_for_all() -> None:
-    instance = drawn(SEEDS[:40], label_noise=(0.3, 0.3))
+    instance = drawn(KEYS[:40], label_noise=(0.3, 0.3))
     index = torch.arange(1000).expand(40, -1)
     labels = noisy_labels(instance, index, DATA)
     wrong = (labels != DATA.train.labels).sum()
@@ -147,7 +147,7 @@ def test_label_noise_redraws_the_declared_share_once_and_for_all() -> None:
 
 def test_noise_in_a_text_redraws_single_characters() -> None:
     task, data = TASKS["text"], TASKS["text"].load()
-    instance = draw(SEEDS[:20], task, data, EsperConfig(task="text", label_noise=(0.3, 0.3), live_units=(1, 2)))
+    instance = draw(KEYS[:20], task, data, EsperConfig(task="text", label_noise=(0.3, 0.3), live_units=(1, 2)))
     index = torch.arange(300).expand(20, -1)
     wrong = noisy_labels(instance, index, data) != data.train.labels[index]
     assert_share(int(wrong.sum()), wrong.numel(), 0.3 * (1 - 1 / data.classes))
@@ -161,7 +161,7 @@ def test_noise_in_a_text_redraws_single_characters() -> None:
 @pytest.mark.parametrize("task", ["digits_mlp", "digits_deep", "digits_cnn", "fashion_mnist_cnn", "cifar10_cnn"])
 def test_an_episode_trains_with_the_batches_of_its_task(task: str) -> None:
     changed = replace(TASKS[task], batch_size=3, minibatches_per_step=2)
-    instance = draw(SEEDS[:4], changed, DATA, EsperConfig(task=task))
+    instance = draw(KEYS[:4], changed, DATA, EsperConfig(task=task))
     assert minibatches(instance, torch.zeros(4, dtype=torch.int64), changed, DATA).index.shape == (4, 2, 3)
 
 

@@ -87,7 +87,7 @@ def test_every_seed_is_born_silent_and_learns_from_its_first_step(name: str) -> 
 
 
 def committed_metric(place: str) -> np.ndarray:
-    """Final metric of hosts with one narrowed block; a seed is planted, advanced, fossilised as soon as it may be."""
+    """Final metric of hosts with one lesioned block; a seed is planted, advanced, fossilised as soon as it may be."""
     env = gymnasium.make_vec("Esper-FashionMNIST-v0", ROWS, autoreset_mode="disabled", lesion_weights=(0, 1, 0))
     simulation = env.unwrapped.simulation
     _, infos = env.reset(seed=0)
@@ -112,8 +112,8 @@ def first_legal(by_op: dict[str, np.ndarray], row: int, slot: int) -> int:
 @pytest.mark.skipif(
     bool(DATASETS["fashion_mnist"].missing()), reason="Fashion-MNIST is missing: tests/install_data.sh installs it"
 )
-def test_growing_pays_beside_the_narrowed_block() -> None:
-    never, right, wrong = map(committed_metric, ("nowhere", "beside the narrowed block", "beside another block"))
+def test_growing_pays_beside_the_lesioned_block() -> None:
+    never, right, wrong = map(committed_metric, ("nowhere", "beside the lesioned block", "beside another block"))
     assert (right - never).mean() > 0.1
     assert (right - never).mean() > 2 * (wrong - never).mean()
 

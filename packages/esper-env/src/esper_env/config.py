@@ -23,7 +23,7 @@ class EsperConfig:
 
     # What an episode draws.
     instances: str = "train"
-    lesion_weights: tuple[float, float, float] = (0.3, 0.5, 0.2)  # how often none, one, two blocks are narrowed
+    lesion_weights: tuple[float, float, float] = (0.3, 0.5, 0.2)  # how often none, one, two blocks are lesioned
     live_units: tuple[int, int] = (1, 3)
     learning_rate: Range = (0.12, 0.25)
     label_noise: Range = (0.0, 0.1)
@@ -36,7 +36,7 @@ class EsperConfig:
     prune_age: int = 4
     embargo_steps: int = 6
 
-    # Governor. A loss above collapse_loss times that of a blind guess counts as collapse.
+    # Governor. A loss above collapse_loss times that of a uniform guess counts as collapse.
     collapse_loss: float = 4.0
     max_rollbacks: int = 2
     rollback_penalty: float = 0.5

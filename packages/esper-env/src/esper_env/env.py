@@ -21,7 +21,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     its block and adds to the block's output. A seed first learns in the host's shadow, is then blended in over a few
     steps, and is at last committed for good (fossilised) or removed (pruned).
 
-    Each episode draws an **instance**: which blocks of the host are narrowed to a few live units (none, one or two),
+    Each episode draws an **instance**: which blocks of the host are lesioned, with few live units (none, one or two),
     the learning rate, the label noise, and the part of the data that is used. So where, what, when and whether to
     grow differs by episode, and must be inferred from how the host behaves: no observation tells the instance.
 
@@ -31,14 +31,14 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | Id | Host | Data |
     |---|---|---|
     | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
-    | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; one place in six, dearer parameters | the same |
+    | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; one place in six, more expensive parameters | the same |
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
     | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
     | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |
     | `Esper-Text-v0` | transformer, 3 blocks of 24 units and 2 heads | characters of a text, 24 at a time |
 
     The metric is accuracy; of the text it is 1 - bits per character / log2(48), the share of bits that the host saves
-    of those that a blind guess among the 48 characters takes, or zero if it saves none. The text is what
+    of those that a uniform guess among the 48 characters takes, or zero if it saves none. The text is what
     `esper-env data import text PATH` imported; without it, a generated language in which brackets and verbs must agree
     with what was opened before.
 
@@ -85,16 +85,16 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     A float32 `Box` vector of 27 + 29 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
     `env.unwrapped.describe_observation(vector)` prints a vector as a table, and `env.unwrapped.observation_items` says
     which head chooses among the slots, and how many numbers describe the host and each slot. A measurement that does
-    not exist is 0, and its flag says so. Losses are l / (l + that of a blind guess); other unbounded quantities pass
+    not exist is 0, and its flag says so. Losses are l / (l + that of a uniform guess); other unbounded quantities pass
     x / (1 + x).
 
     | Field | Size | Min | Max | Meaning |
     |---|---|---|---|---|
     | `progress` | 1 | 0 | 1 | steps taken / horizon |
     | `trained` | 1 | 0 | 1 | training has been measured |
-    | `train_loss` | 1 | 0 | 1 | training loss of the step, relative to a blind guess |
+    | `train_loss` | 1 | 0 | 1 | training loss of the step, relative to a uniform guess |
     | `train_loss_change` | 1 | -1 | 1 | its change since the step before |
-    | `val_loss` | 1 | 0 | 1 | validation loss, relative to a blind guess |
+    | `val_loss` | 1 | 0 | 1 | validation loss, relative to a uniform guess |
     | `val_loss_change` | 1 | -1 | 1 | its change since the step before |
     | `val_metric` | 1 | 0 | 1 | validation metric |
     | `val_metric_change` | 1 | -1 | 1 | its change since the step before |
@@ -154,7 +154,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `holding` | - sum over slots in HOLDING of min(`holding_slope` x steps in it, `holding_cap`) |
     | `alpha_shock` | - `shock_weight` x sum over slots of (change of alpha) squared |
     | `op_cost` | - `op_costs`[executed operation] |
-    | `loss_drop` | `loss_weight` x fall of the validation loss, each relative to a blind guess and squashed |
+    | `loss_drop` | `loss_weight` x fall of the validation loss, each relative to a uniform guess and squashed |
 
     Phi(s) = `metric_weight` x metric + `stage_weight` x sum over slots of phi, where phi rises from the
     `stage_potential` of the slot's stage to that of the next one as the stage goes on. The gain is the metric minus
@@ -173,14 +173,14 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     ## Episode End
     - Terminated: after `horizon` steps.
     - Terminated: at the collapse of the host that follows `max_rollbacks` restored ones. Loss that is not finite, or
-      above `collapse_loss` times that of a blind guess, counts as collapse.
+      above `collapse_loss` times that of a uniform guess, counts as collapse.
     - Truncated: never by the environment itself.
 
     ## Arguments
     `gymnasium.make("Esper-v0", horizon=20, reward="sparse")`. Defaults in parentheses; the ids set some of them.
 
     - `render_mode` (None): "ansi" for text or "rgb_array" for a picture, which needs `pip install "esper-env[render]"`.
-      Both show the narrowed blocks, which no observation does.
+      Both show the lesioned blocks, which no observation does.
     - `task` (set by the id): what the host learns, and which host: "digits_mlp", "digits_deep", "digits_cnn",
       "fashion_mnist_cnn", "cifar10_cnn", "text", and the others above.
     - `horizon` (30): steps of an episode.
@@ -188,8 +188,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".
     - `dtype` ("float32"): precision of the networks, "float32" or "float64".
     - `instances` ("train"): which instances episodes draw, "train" or "test".
-    - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are narrowed.
-    - `live_units` ((1, 3)): least and greatest number of live units in a narrowed block.
+    - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are lesioned.
+    - `live_units` ((1, 3)): least and greatest number of live units in a lesioned block.
     - `learning_rate` ((0.12, 0.25)): range of the learning rate.
     - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
     - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
@@ -198,7 +198,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.
     - `prune_age` (4): steps after germination before PRUNE is legal.
     - `embargo_steps` (6): decisions for which a pruned slot stays closed.
-    - `collapse_loss` (4.0): a loss above this many times that of a blind guess is a collapse.
+    - `collapse_loss` (4.0): a loss above this many times that of a uniform guess is a collapse.
     - `max_rollbacks` (2): how many collapses are restored; the next one ends the episode.
     - `rollback_penalty` (0.5): price of a collapse.
     - `reward` ("shaped"): the preset.

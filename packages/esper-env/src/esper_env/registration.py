@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
-    # Two narrowed blocks at once are left to Esper-Deep-v0, where they are twice as frequent.
+    # Two lesioned blocks at once are left to Esper-Deep-v0, where they are twice as frequent.
     "Esper-v0": {"task": "digits_mlp", "lesion_weights": (0.3, 0.6, 0.1)},
     "Esper-Deep-v0": {
         "task": "digits_deep",

@@ -25,7 +25,7 @@ from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
 
 OUTPUTS = ("numpy", "torch")
-BASE_SEEDS = 1 << 62
+BASE_KEYS = 1 << 62
 
 
 class EsperVectorEnv(VectorEnv[Any, Any, Any]):
@@ -295,10 +295,10 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         return [int(one) if isinstance(one, np.integer) else one for one in seed]
 
     def _seed_rows(self, rows: Rows, seeds: list[int | None]) -> None:
-        """Rows with a seed or that never had one get a new base seed; the others go on with their next episode."""
+        """Rows with a seed or that never had one get a new base key; the others go on with their next episode."""
         renewed = [row for row in rows.tolist() if seeds[row] is not None or not self._seeded[row]]
-        base = [int(seeding.np_random(seeds[row])[0].integers(BASE_SEEDS)) for row in renewed]
-        self.simulation.seed(np.array(renewed, dtype=np.int64), torch.tensor(base, dtype=torch.int64))
+        base = [int(seeding.np_random(seeds[row])[0].integers(BASE_KEYS)) for row in renewed]
+        self.simulation.set_keys(np.array(renewed, dtype=np.int64), torch.tensor(base, dtype=torch.int64))
         self._seeded[renewed] = True
 
 

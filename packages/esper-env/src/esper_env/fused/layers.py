@@ -105,6 +105,6 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def compression(logits: Tensor, labels: Tensor) -> Tensor:
-    """Share of a blind guess's bits that each model saves, [n]: 1 - bits per answer / log2(classes), zero if none."""
+    """Share of a uniform guess's bits that each model saves, [n]: 1 - bits per answer / log2(classes), zero if none."""
     share = cross_entropy(logits, labels) / log(logits.shape[-1])
     return (1.0 - share).clamp(min=0.0).nan_to_num(nan=0.0)

@@ -13,7 +13,7 @@ _KEPT = ("step", "rollbacks", "episode_return")  # time and its accounts do not 
 
 
 def collapsed(state: State, population: Population, config: EsperConfig, baseline_loss: float) -> Tensor:
-    """Rows whose loss is not a number or far beyond that of a blind guess, or that hold a non-finite seed, [n]."""
+    """Rows whose loss is not a number or far beyond that of a uniform guess, or that hold a non-finite seed, [n]."""
     measured = torch.stack([state.loss, torch.where(state.trained, state.train_loss, 0.0)])
     sound = (measured <= config.collapse_loss * baseline_loss).all(dim=0)
     return ~(sound & torch.isfinite(state.seed_grad).all(dim=1) & _finite_seeds(population))

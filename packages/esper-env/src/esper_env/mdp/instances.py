@@ -12,14 +12,14 @@ from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers, permutation, random_bits, uniform
 from esper_env.tasks.base import Data, Task
 
-_SEED_BITS = (1 << 62) - 1
+_KEY_BITS = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
 class Instance:
     """What the rows' episodes drew."""
 
-    seed: Tensor  # [n], the episode's seed
+    key: Tensor  # [n], what all randomness of the episode is drawn from
     lr: Tensor  # [n]
     label_noise: Tensor  # [n], share of training labels that are redrawn
     subset: Tensor  # [n, pool], a permutation of the training samples; the first subset_size are used
@@ -27,42 +27,42 @@ class Instance:
     live_units: NDArray[np.int64]  # [n, slots], on the host
 
 
-def episode_seeds(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
-    """Seeds of episodes; the lowest bit tells the test set from the train set, so the two are disjoint."""
-    bits = random_bits(base, Purpose.EPISODE, 0, episode) & _SEED_BITS
+def episode_keys(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
+    """Keys of episodes; the lowest bit tells the test set from the train set, so the two are disjoint."""
+    bits = random_bits(base, Purpose.EPISODE, 0, episode) & _KEY_BITS
     return bits * 2 + (config.instances == "test")
 
 
-def draw(seed: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
-    """Everything that the episodes with these seeds differ in: a pure function of the seeds."""
-    zero = torch.zeros_like(seed)
+def draw(key: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
+    """Everything that the episodes with these keys differ in: a pure function of the keys."""
+    zero = torch.zeros_like(key)
 
     def between(purpose: Purpose, bounds: tuple[float, float]) -> Tensor:
-        return bounds[0] + (bounds[1] - bounds[0]) * uniform(seed, purpose, 0, zero)
+        return bounds[0] + (bounds[1] - bounds[0]) * uniform(key, purpose, 0, zero)
 
     share = between(Purpose.SUBSET_SIZE, config.subset)
     return Instance(
-        seed=seed,
+        key=key,
         lr=between(Purpose.LEARNING_RATE, config.learning_rate),
         label_noise=between(Purpose.NOISE_LEVEL, config.label_noise),
-        subset=permutation(seed, Purpose.SUBSET, len(data.train)),
+        subset=permutation(key, Purpose.SUBSET, len(data.train)),
         subset_size=(share * len(data.train)).long().clamp(min=1),
-        live_units=_lesions(seed, task, config),
+        live_units=_lesions(key, task, config),
     )
 
 
-def _lesions(seed: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]:
+def _lesions(key: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]:
     """How many units of each block stay alive, [n, slots]."""
     widths = np.array([slot.outputs[0] for slot in task.host.slots])
     weights = np.cumsum(config.lesion_weights) / np.sum(config.lesion_weights)
-    zero = torch.zeros_like(seed)
-    count = np.searchsorted(weights, uniform(seed, Purpose.LESION_COUNT, 0, zero).cpu().numpy(), side="right")
-    rank = permutation(seed, Purpose.LESION_PLACE, len(widths)).argsort(dim=1).cpu().numpy()
+    zero = torch.zeros_like(key)
+    count = np.searchsorted(weights, uniform(key, Purpose.LESION_COUNT, 0, zero).cpu().numpy(), side="right")
+    rank = permutation(key, Purpose.LESION_PLACE, len(widths)).argsort(dim=1).cpu().numpy()
     low, high = config.live_units
     if high >= widths.min():
         raise ValueError(f"live_units is {config.live_units}; allowed: less than the narrowest block's {widths.min()}")
-    index = torch.arange(len(widths), device=seed.device)
-    units = low + integers(seed[:, None], Purpose.LIVE_UNITS, 0, index, high - low + 1).cpu().numpy()
+    index = torch.arange(len(widths), device=key.device)
+    units = low + integers(key[:, None], Purpose.LIVE_UNITS, 0, index, high - low + 1).cpu().numpy()
     return np.where(rank < count[:, None], units, widths)
 
 
@@ -70,12 +70,12 @@ def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Min
     """The samples and (partly redrawn) labels of each row's next training step."""
     shape = (task.minibatches_per_step, task.batch_size)
     place = torch.arange(shape[0] * shape[1], device=step.device)
-    seed, when = instance.seed[:, None], step[:, None]
-    pick = integers(seed, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
+    key, when = instance.key[:, None], step[:, None]
+    pick = integers(key, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
     index = instance.subset.gather(1, pick)
     labels = noisy_labels(instance, index, data)
     plain = Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape, *labels.shape[2:]))
-    return plain if task.augmentation is None else task.augmentation.applied(plain, instance.seed, step)
+    return plain if task.augmentation is None else task.augmentation.applied(plain, instance.key, step)
 
 
 def noisy_labels(instance: Instance, index: Tensor, data: Data) -> Tensor:
@@ -83,7 +83,7 @@ def noisy_labels(instance: Instance, index: Tensor, data: Data) -> Tensor:
     labels = data.train.labels[index]
     each = labels[0, 0].numel()  # a text has one label per position
     place = index[..., None] * each + torch.arange(each, device=index.device)
-    seed, noise = (values[:, None, None] for values in (instance.seed, instance.label_noise))
-    redrawn = uniform(seed, Purpose.LABEL_NOISE, 0, place) < noise
-    other = integers(seed, Purpose.NOISY_LABEL, 0, place, data.classes)
+    key, noise = (values[:, None, None] for values in (instance.key, instance.label_noise))
+    redrawn = uniform(key, Purpose.LABEL_NOISE, 0, place) < noise
+    other = integers(key, Purpose.NOISY_LABEL, 0, place, data.classes)
     return torch.where(redrawn.view_as(labels), other.view_as(labels), labels)

@@ -104,10 +104,12 @@ def global_fields() -> tuple[Field, ...]:
         _share("progress", "steps taken / horizon", lambda v: v.state.step / v.config.horizon),
         _flag("trained", "training has been measured", lambda v: v.state.trained),
         _share(
-            "train_loss", "training loss of the step, relative to a blind guess", lambda v: _loss(v, v.state.train_loss)
+            "train_loss",
+            "training loss of the step, relative to a uniform guess",
+            lambda v: _loss(v, v.state.train_loss),
         ),
         _signed("train_loss_change", "its change since the step before", _train_loss_change),
-        _share("val_loss", "validation loss, relative to a blind guess", lambda v: _loss(v, v.state.loss)),
+        _share("val_loss", "validation loss, relative to a uniform guess", lambda v: _loss(v, v.state.loss)),
         _signed(
             "val_loss_change",
             "its change since the step before",

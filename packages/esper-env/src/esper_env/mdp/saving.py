@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from esper_env.mdp.instances import draw, episode_seeds
+from esper_env.mdp.instances import draw, episode_keys
 from esper_env.mdp.lifecycle import gates
 from esper_env.mdp.simulation import Simulation
 from esper_env.mdp.state import State
@@ -17,12 +17,12 @@ from esper_env.population.population import Census, SeedKey
 def save(simulation: Simulation) -> dict[str, Any]:
     """Everything that the future depends on, as nested dicts of tensors and plain values.
 
-    The instance is not saved: it is a pure function of the seeds.
+    The instance is not saved: it is a pure function of the keys.
     """
     population, snapshot = simulation.population, simulation.snapshot
     return {
         "settings": _settings(simulation),
-        "base_seed": simulation.base_seed.clone(),
+        "base_key": simulation.base_key.clone(),
         "episode": simulation.episode.clone(),
         "state": _tensors(simulation.state),
         "body": _numbered(population.body.tensors()),
@@ -43,7 +43,7 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
         if saved["settings"][field] != mine:
             raise ValueError(f"the saved environment has {field}={saved['settings'][field]!r}; this one has {mine!r}")
     device = simulation.config.device
-    simulation.base_seed = saved["base_seed"].to(device).clone()
+    simulation.base_key = saved["base_key"].to(device).clone()
     simulation.episode = saved["episode"].to(device).clone()
     _load_instance(simulation)
     _load_population(simulation, saved)
@@ -66,10 +66,10 @@ def _settings(simulation: Simulation) -> dict[str, Any]:
 
 
 def _load_instance(simulation: Simulation) -> None:
-    seeds = episode_seeds(simulation.base_seed, simulation.episode, simulation.config)
-    instance = draw(seeds, simulation.task, simulation.data, simulation.config)
+    keys = episode_keys(simulation.base_key, simulation.episode, simulation.config)
+    instance = draw(keys, simulation.task, simulation.data, simulation.config)
     simulation.instance = instance
-    simulation.population.rebirth(np.arange(simulation.n), instance.seed, instance.lr, instance.live_units)
+    simulation.population.rebirth(np.arange(simulation.n), instance.key, instance.lr, instance.live_units)
 
 
 def _load_population(simulation: Simulation, saved: dict[str, Any]) -> None:

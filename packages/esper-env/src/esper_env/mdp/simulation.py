@@ -11,7 +11,7 @@ from esper_env.config import EsperConfig
 from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes
 from esper_env.mdp.detectors import DETECTORS, detect
 from esper_env.mdp.governor import Snapshot, collapsed
-from esper_env.mdp.instances import Instance, draw, episode_seeds, minibatches
+from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches
 from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
 from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
 from esper_env.mdp.observation import Schema, view_of
@@ -88,7 +88,7 @@ class Simulation:
         self.reward = Reward(config, Limits(slots, float(self.largest_seed.sum())))
         self.state = State.blank(n, slots, config.device)
         self.instance = self._blank_instance()
-        self.base_seed = torch.zeros(n, dtype=torch.int64, device=config.device)
+        self.base_key = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.episode = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.snapshot = Snapshot(self.population, self.state)
         self.gates = gates(
@@ -106,15 +106,15 @@ class Simulation:
         return torch.tensor(sizes, dtype=torch.float64, device=self.config.device)
 
     def _blank_instance(self) -> Instance:
-        seeds = torch.zeros(self.n, dtype=torch.int64, device=self.config.device)
-        return draw(seeds, self.task, self.data, self.config)
+        keys = torch.zeros(self.n, dtype=torch.int64, device=self.config.device)
+        return draw(keys, self.task, self.data, self.config)
 
     # Reset
 
-    def seed(self, rows: Rows, base: Tensor) -> None:
-        """Give rows new base seeds; their next reset is their first episode."""
+    def set_keys(self, rows: Rows, base: Tensor) -> None:
+        """Give rows new base keys; their next reset is their first episode."""
         index = self._index(rows)
-        self.base_seed[index] = base.to(self.base_seed)
+        self.base_key[index] = base.to(self.base_key)
         self.episode[index] = -1
 
     @torch.inference_mode(False)
@@ -125,10 +125,10 @@ class Simulation:
         index = self._index(rows)
         self.episode[index] += 1
         fresh = draw(
-            episode_seeds(self.base_seed[index], self.episode[index], self.config), self.task, self.data, self.config
+            episode_keys(self.base_key[index], self.episode[index], self.config), self.task, self.data, self.config
         )
         self._install(fresh, rows, index)
-        self.population.rebirth(rows, fresh.seed, fresh.lr, fresh.live_units)
+        self.population.rebirth(rows, fresh.key, fresh.lr, fresh.live_units)
         blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
         self.state.copy_rows(blank, self._mask(index))
         self._first_measurement(rows, index)
@@ -178,8 +178,8 @@ class Simulation:
         born = rows[Op.GERMINATE]
         if len(born):
             index = self._index(born)
-            seeds, steps = self.instance.seed[index], self.state.step[index]
-            self.population.germinate(born, slot[born], kind[born], blend[born], seeds, steps)
+            keys, steps = self.instance.key[index], self.state.step[index]
+            self.population.germinate(born, slot[born], kind[born], blend[born], keys, steps)
         for each, act in (
             (Op.ADVANCE, self.population.advance),
             (Op.FOSSILIZE, self.population.commit),

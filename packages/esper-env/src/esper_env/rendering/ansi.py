@@ -22,7 +22,7 @@ class SlotView:
     """A block of the host, and the seed beside it."""
 
     units: int
-    live_units: int  # fewer than `units` where the instance narrowed the block; no observation says so
+    live_units: int  # fewer than `units` where the instance lesioned the block; no observation says so
     stage: Stage
     blueprint: str
     blend: str

@@ -92,7 +92,7 @@ def _box(
 
 
 def _block(stage: Axes, center: float, width: float, number: int, slot: SlotView) -> None:
-    """A block with one tick per unit: solid where alive, pale where the instance narrowed it."""
+    """A block with one tick per unit: solid where alive, pale where the instance lesioned it."""
     lesioned = slot.live_units < slot.units
     _box(stage, (center, WIRE_Y), (width, BLOCK_HEIGHT), CARD, WARNING if lesioned else LINE, 2)
     stage.text(center, WIRE_Y + 31, f"block {number}", size=9, weight="bold", color=INK, ha="center", zorder=4)

@@ -40,7 +40,7 @@ class Data:
 
     @property
     def baseline_loss(self) -> float:
-        """Cross-entropy of a guess that knows nothing: the scale of losses."""
+        """Cross-entropy of a uniform guess: the scale of losses."""
         return log(self.classes)
 
 

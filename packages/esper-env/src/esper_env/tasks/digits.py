@@ -12,7 +12,7 @@ from esper_env.tasks.base import TASKS, Data, Split, Task
 
 CLASSES = 10
 TRAIN, VAL = 1000, 240  # of 1,797; the rest is the test split
-SPLIT_SEED = 0
+SPLIT_KEY = 0
 # Of a dense host a minibatch costs much the same whatever its size, so few and larger ones make fast steps.
 DENSE_BATCHES = (128, 2)  # samples of a minibatch, and minibatches of a step
 DEEP_BATCHES = (128, 4)  # six blocks learn slowly: what a seed brings must show within a few steps
@@ -29,7 +29,7 @@ def load_digits() -> Data:
     from sklearn.datasets import load_digits as load  # noqa: PLC0415 (slow to import, and needed only here)
 
     raw = load()
-    order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(SPLIT_KEY))
     images = torch.from_numpy(raw.images).unsqueeze(1)[order]
     labels = torch.from_numpy(raw.target).long()[order]
     images = ((images - images[:TRAIN].mean()) / images[:TRAIN].std()).float()

@@ -15,9 +15,9 @@ NESTING_PROBABILITY = 0.6
 DEEPEST = 5
 
 
-def generate(characters: int, seed: int) -> str:
-    """At least so many characters of whole sentences, always the same for the same seed."""
-    random, text, size = Random(seed), [], 0
+def generate(characters: int, key: int) -> str:
+    """At least so many characters of whole sentences, always the same for the same key."""
+    random, text, size = Random(key), [], 0
     while size < characters:
         text.append("".join(_clause(random, 0)) + ".")
         size += len(text[-1])

@@ -17,11 +17,11 @@ from esper_env.tasks.digits import IMAGE_SEEDS
 CLASSES = 10
 # Small steps for gradients that are nothing but rounding, and no decay of weights that no seed uses.
 OPTIMIZER = AdamW(epsilon=1e-5, weight_decay=0.0)
-SPLIT_SEED = 0
+SPLIT_KEY = 0
 MAX_GRAD_NORM = 1.0
 PATCH = 4
 BATCH = 32
-# Hosts that two cores train in seconds: one that learns well unless it is narrowed, the same with a middle block that
+# Hosts that two cores train in seconds: one that learns well unless it is lesioned, the same with a middle block that
 # is blunt in every episode, and one that is everywhere too small.
 CHANNELS = {"cnn": (8, 16, 24), "blunted": (8, 4, 24), "minimal": (4, 4, 4)}
 # For a GPU: a host that does well by itself, at full resolution, on all data.
@@ -73,7 +73,7 @@ def split(published: Published, sizes: Sizes) -> Data:
 
 
 def _shuffled(count: int) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_SEED)).numpy()
+    order: NDArray[np.int64] = torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_KEY)).numpy()
     return order
 
 

@@ -20,7 +20,7 @@ DIGIT, OTHER = "0", "_"  # what every digit, and every character that the alphab
 ALPHABET = f"\n !\"&'()*,-./:;?[]{{}}{DIGIT}{OTHER}abcdefghijklmnopqrstuvwxyz"
 LENGTH = 24  # characters that a host reads at once
 TRAIN, VAL, TEST = 2000, 48, 256  # windows of the text
-SEED = 0
+KEY = 0
 
 
 def fold(text: str) -> str:
@@ -47,7 +47,7 @@ def split_text(text: str) -> Data:
     if len(windows) < needed:
         found = f"{len(windows)} different pieces of {size} characters"
         raise DataError(f"the text corpus has {found}; allowed: from {needed} on")
-    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(SEED))[:needed]
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(KEY))[:needed]
     tokens = torch.stack([encode(windows[place]) for place in order.tolist()])
     train, val, test = (Split(part[:, :-1], part[:, 1:]) for part in tokens.split([TRAIN, VAL, TEST]))
     return Data(train, val, test, len(ALPHABET))
@@ -64,7 +64,7 @@ def load_text() -> Data:
 
 @cache
 def _generated() -> str:
-    return generate(2 * (TRAIN + VAL + TEST) * (LENGTH + 1), SEED)
+    return generate(2 * (TRAIN + VAL + TEST) * (LENGTH + 1), KEY)
 
 
 TASKS.register(
