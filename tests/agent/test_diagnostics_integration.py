@@ -130,14 +130,14 @@ def test_the_collapsed_head_is_the_one_that_was_tampered_with() -> None:
 @pytest.mark.ledger("T4")
 def test_an_explosion_in_the_blueprint_head_is_blamed_on_it_at_the_right_step() -> None:
     model = agent(learning_rate=0.0, target_kl=1e9, n_epochs=1, n_minibatches=1)
-    learner, anchor = model.learner, model.learner.anchor
+    learner, old_policy = model.learner, model.learner.old_policy
 
     def tampered(*args: Any) -> Any:
-        anchored = anchor(*args)
-        anchored.head_log_probs[1, 2, 3] += 9.0  # [head, sequence, time]
-        return anchored
+        old = old_policy(*args)
+        old.head_log_probs[1, 2, 3] += 9.0  # [head, sequence, time]
+        return old
 
-    learner.anchor = tampered  # type: ignore[method-assign]
+    learner.old_policy = tampered  # type: ignore[method-assign]
     model.learn(64)
     events = [event for event in model.events if event.name == "ratio_explosion"]
     assert [event.head for event in events] == [None, "blueprint"]

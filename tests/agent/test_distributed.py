@@ -18,7 +18,7 @@ import torch
 from esper_agent import FactoredRecurrentPPO, cli
 from esper_agent.algorithm.checkpoint import load_checkpoint
 from esper_agent.algorithm.environments import make_vector_env
-from esper_agent.algorithm.loss import SHARED, Loss, ppo_loss, share_of
+from esper_agent.algorithm.loss import Counts, Loss, ppo_loss
 from esper_agent.distributed import Ranks
 from esper_agent.runs.directory import RunDirectory
 from gymnasium.vector import AutoresetMode
@@ -229,25 +229,23 @@ def test_shares_of_the_loss_sum_to_the_loss_of_all_sequences() -> None:
     # A policy far from uniform, and heads with a choice in some steps only: no two means have the same weights.
     model = FactoredRecurrentPPO(env, seed=0, policy_gain=3.0, ent_coef=1.0, **sizes)
     while not model.buffer.full:
-        model.runner.step(model.buffer)
+        model.collector.step(model.buffer)
     learner, batch = model.learner, model.buffer.sequences()
     targets, _ = learner.targets(
-        model.buffer, batch, learner.anchor(batch, learner.partition(batch.count)), model.runner.last_values()
+        model.buffer, batch, learner.old_policy(batch, learner.partition(batch.count)), model.collector.last_values()
     )
 
     def loss_of(rows: list[int]) -> Loss:
         chosen = torch.tensor(rows)
         part = batch.select(chosen)
-        return ppo_loss(learner.evaluate(part), part, targets.select(chosen), settings)
+        return ppo_loss(learner.evaluate(part), part, targets.select(chosen), learner.settings(1.0), counts)
 
-    settings, whole = learner.settings(1.0), [*range(batch.count)]
-    expected = loss_of(whole)
-    parts = [loss_of(rows) for rows in (whole[:3], whole[3:])]
-    gaps = parts[0].choices / expected.choices - parts[0].steps / expected.steps
-    assert gaps.abs().max() > 0.01
-    shares = [share_of(part, settings, expected.steps, expected.choices) for part in parts]
-    for name in SHARED:
-        torch.testing.assert_close(sum(getattr(share, name) for share in shares), getattr(expected, name))
+    counts, whole = Counts.of(batch), [*range(batch.count)]
+    own = Counts.of(batch.select(torch.tensor(whole[:3])))
+    assert (own.choices / counts.choices - own.steps / counts.steps).abs().max() > 0.01
+    expected, shares = loss_of(whole), [loss_of(rows) for rows in (whole[:3], whole[3:])]
+    for name, value in expected.metrics.items():
+        torch.testing.assert_close(sum(share.metrics[name] for share in shares), value)
     gradients = [torch.autograd.grad(share.total, [*model.policy.parameters()]) for share in shares]
     summed = [sum(pair) for pair in zip(*gradients, strict=True)]
     torch.testing.assert_close(summed, [*torch.autograd.grad(expected.total, [*model.policy.parameters()])])

@@ -202,12 +202,12 @@ def test_both_autoreset_modes_give_the_same_advantages() -> None:
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
         model = collected(Fixed(1, mode=mode), n_steps=36, sequence_length=36, n_minibatches=1)
         batch = model.buffer.sequences()
-        anchor = model.learner.anchor(batch, model.learner.partition(1))
+        old_policy = model.learner.old_policy(batch, model.learner.partition(1))
         model.learner.counters.rollouts = 1  # keep the value units where they are
         seen: list[torch.Tensor] = []
         compute = model.learner._advantages
         model.learner._advantages = lambda *args, compute=compute, seen=seen: seen.append(compute(*args)) or seen[-1]
-        model.learner.targets(model.buffer, batch, anchor, model.runner.last_values())
+        model.learner.targets(model.buffer, batch, old_policy, model.collector.last_values())
         advantages.append(seen[-1].flatten()[batch.decided])
     torch.testing.assert_close(advantages[0][:25], advantages[1][:25], atol=1e-5, rtol=1e-5)
 

@@ -69,7 +69,7 @@ def test_restoring_goes_on_in_mid_episode_and_loading_begins_anew(tmp_path: Path
     model.save(tmp_path / "m.ckpt")
     restored.restore(tmp_path / "m.ckpt")
     loaded = FactoredRecurrentPPO.load(tmp_path / "m.ckpt", MockGrowth(7))
-    assert loaded.runner.starts.all()
+    assert loaded.collector.starts.all()
     assert loaded.num_timesteps == model.num_timesteps
     for each in (model, restored, loaded):
         each.learn(128, reset_num_timesteps=False)
@@ -81,7 +81,7 @@ def test_an_environment_that_cannot_be_saved_starts_anew(tmp_path: Path) -> None
     model.learn(128)
     model.save(tmp_path / "m.ckpt")
     loaded = FactoredRecurrentPPO.load(tmp_path / "m.ckpt", hidden_cartpole_vector(4))
-    assert loaded.runner.starts.all()
+    assert loaded.collector.starts.all()
     assert loaded.buffer.position == 0
     observation = np.zeros((3, 2), np.float32)
     ours, theirs = model.predict(observation, deterministic=True), loaded.predict(observation, deterministic=True)

@@ -172,7 +172,7 @@ def test_a_partly_filled_rollout_survives_saving() -> None:
 
 
 def naive_advantages(
-    rewards: Tensor, values: Tensor, following: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, lam: float
+    rewards: Tensor, values: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, lam: float
 ) -> Tensor:
     """Lambda-weighted sums of n-step errors, one environment and one step at a time, O(T^2)."""
     steps, envs = rewards.shape
@@ -181,7 +181,7 @@ def naive_advantages(
         for start in range(steps):
             weight = 1.0
             for time in range(start, steps):
-                after = 0.0 if terminated[time, env] else following[time, env].item()
+                after = 0.0 if terminated[time, env] else next_value[time, env].item()
                 result[start, env] += weight * (rewards[time, env].item() + gamma * after - values[time, env].item())
                 if terminated[time, env] or truncated[time, env]:
                     break
@@ -213,26 +213,26 @@ def test_advantages_equal_the_naive_reference(
         flags = {"terminated": terminated[time], "truncated": truncated[time]}
         finals_now = finals[time] if truncated[time].any() else None
         buffer.add(make_step(time, envs, **flags, bootstraps=finals_now), (buffer.hidden[0], buffer.cell[0]))
-    following = next_values(buffer, values, last)
+    next_value = next_values(buffer, values, last)
     for time in range(steps):
         for env in range(envs):
             after = values[time + 1, env] if time + 1 < steps else last[env]
-            assert following[time, env] == (finals[time, env] if truncated[time, env] else after)
-    ours = generalized_advantages(buffer.rewards, values, following, terminated, truncated, gamma, lam)
-    expected = naive_advantages(buffer.rewards, values, following, terminated, truncated, gamma, lam)
+            assert next_value[time, env] == (finals[time, env] if truncated[time, env] else after)
+    ours = generalized_advantages(buffer.rewards, values, next_value, terminated, truncated, gamma, lam)
+    expected = naive_advantages(buffer.rewards, values, next_value, terminated, truncated, gamma, lam)
     torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.ledger("P1")
 def test_environments_do_not_leak_into_each_other() -> None:
     torch.manual_seed(0)
-    rewards, values, following = torch.randn(3, 9, 4).unbind()
+    rewards, values, next_value = torch.randn(3, 9, 4).unbind()
     ended = torch.rand(9, 4) < 0.2
     no = torch.zeros_like(ended)
-    together = generalized_advantages(rewards, values, following, ended, no, 0.9, 0.8)
+    together = generalized_advantages(rewards, values, next_value, ended, no, 0.9, 0.8)
     for env in range(4):
         alone = generalized_advantages(
-            *(part[:, env : env + 1] for part in (rewards, values, following, ended, no)), 0.9, 0.8
+            *(part[:, env : env + 1] for part in (rewards, values, next_value, ended, no)), 0.9, 0.8
         )
         assert torch.equal(together[:, env : env + 1], alone)
 
@@ -259,11 +259,11 @@ def test_only_decision_steps_set_the_scale() -> None:
 
 @pytest.mark.ledger("U23")
 def test_advantages_are_computed_without_touching_their_inputs() -> None:
-    rewards, values, following = torch.randn(3, 5, 2).unbind()
+    rewards, values, next_value = torch.randn(3, 5, 2).unbind()
     flags = torch.zeros(5, 2, dtype=torch.bool)
-    before = [(part.data_ptr(), part._version) for part in (rewards, values, following)]
-    advantages = generalized_advantages(rewards, values, following, flags, flags, 0.9, 0.9)
+    before = [(part.data_ptr(), part._version) for part in (rewards, values, next_value)]
+    advantages = generalized_advantages(rewards, values, next_value, flags, flags, 0.9, 0.9)
     version = advantages._version
     normalize_advantages(advantages, torch.arange(10), torch.tensor(1e-4))
-    assert [(part.data_ptr(), part._version) for part in (rewards, values, following)] == before
+    assert [(part.data_ptr(), part._version) for part in (rewards, values, next_value)] == before
     assert advantages._version == version

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.algorithm.loss import Targets, ppo_loss
+from esper_agent.algorithm.loss import Counts, Targets, ppo_loss
 from esper_agent.algorithm.rollout_buffer import Sequences
 from esper_agent.algorithm.update import Learner
 from stable_baselines3.common.callbacks import CallbackList
@@ -28,21 +28,21 @@ def collect(model: FactoredRecurrentPPO) -> Sequences:
     return model.buffer.sequences()
 
 
-def anchored(model: FactoredRecurrentPPO) -> tuple[Sequences, Targets, list[Tensor]]:
+def with_targets(model: FactoredRecurrentPPO) -> tuple[Sequences, Targets, list[Tensor]]:
     batch = collect(model)
     partition = model.learner.partition(batch.count)
-    anchor = model.learner.anchor(batch, partition)
-    targets, _ = model.learner.targets(model.buffer, batch, anchor, model.runner.last_values())
+    old_policy = model.learner.old_policy(batch, partition)
+    targets, _ = model.learner.targets(model.buffer, batch, old_policy, model.collector.last_values())
     return batch, targets, partition
 
 
 def first_deviation(model: FactoredRecurrentPPO) -> float:
     """How far the ratios of the first epoch of a new rollout are from 1."""
-    batch, targets, partition = anchored(model)
+    batch, targets, partition = with_targets(model)
     losses = [loss_of(model.learner, batch.select(rows), targets.select(rows)) for rows in partition]
     return max(float((loss.log_ratios.sum(0).exp() - 1).abs().max().detach()) for loss in losses)
 
 
 def loss_of(learner: Learner, batch: Any, targets: Targets, **changes: Any) -> Any:
     settings = replace(learner.settings(1.0), **changes)
-    return ppo_loss(learner.evaluate(batch), batch, targets, settings)
+    return ppo_loss(learner.evaluate(batch), batch, targets, settings, Counts.of(batch))

@@ -62,7 +62,7 @@ class DetectorConfig:
         for head, floor in self.entropy_floors.items():
             _check_range(f"entropy_floors[{head!r}]", floor, *_DETECTOR_RANGES["entropy_floor"])
 
-    def slack(self, rollouts: int) -> float:
+    def slack(self, rollouts: float) -> float:
         """How much limits are relaxed after this many rollouts."""
         return self.warmup_slack if rollouts <= self.warmup_rollouts else 1.0
 
@@ -85,7 +85,7 @@ class PPOConfig:
         gae_lambda: decay of generalised advantage estimation.
         clip_range: allowed change of the probability ratio; a number or a schedule.
         clip_mode: "joint" clips one ratio of the joint action, "per_head" each head's ratio by itself.
-        clip_range_vf: largest change of the value from its anchor, in normalised units; None (the default) is off.
+        clip_range_vf: largest change of the value from the old policy's, in normalised units; None is off.
         target_kl: an update stops before a step whose minibatch shows a larger KL divergence.
         ent_coef: weight of the entropy in normalised units (1 is uniform over the legal values): a number or
             schedule for all heads, or a mapping that gives one for each head.
@@ -114,7 +114,7 @@ class PPOConfig:
         value_gain: the same for the value's output layer.
         idle_bias: first logit of the leading head's value 0 over its others. Above 0 a new policy mostly idles, if that
             is what value 0 means; what one act brings then shows before acts crowd each other. 0 starts uniform.
-        precision: "float32", or "bfloat16" for autocast in acting, anchoring and learning alike.
+        precision: "float32", or "bfloat16" for autocast in acting, for the old policy and in learning alike.
         compile: compile the feed-forward parts with torch.compile; falls back with one warning.
         check_masks: verify at every step that each mask leaves a legal value.
         stats_window_size: episodes in the averages `rollout/ep_rew_mean` and `rollout/ep_len_mean`.

@@ -1,4 +1,4 @@
-"""FactoredRecurrentPPO: the agent, with the manners of a Stable-Baselines3 algorithm.
+"""FactoredRecurrentPPO: the agent, an SB3-compatible algorithm.
 
 model = FactoredRecurrentPPO("Esper-v0", seed=0, verbose=1)
 model.learn(200_000, progress_bar=True)
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import configure_logger, get_device
+from torch import Tensor
 
 from esper_agent.algorithm.acting import act
+from esper_agent.algorithm.agent_state import AgentState
 from esper_agent.algorithm.callbacks import MaybeCallback, as_callbacks
 from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
-from esper_agent.algorithm.collector import Runner
+from esper_agent.algorithm.collector import RolloutCollector
 from esper_agent.algorithm.environments import (
     AnyEnv,
     ObservationEncoder,
@@ -30,21 +32,22 @@ from esper_agent.algorithm.environments import (
     make_vector_env,
     resolve_gamma,
 )
-from esper_agent.algorithm.rollout_buffer import RolloutBuffer
-from esper_agent.algorithm.schedules import describe, restore
-from esper_agent.algorithm.update import Counters, Learner
+from esper_agent.algorithm.loss import LossSettings, Targets
+from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Sequences
+from esper_agent.algorithm.schedules import restore
+from esper_agent.algorithm.update import Learner, in_union
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
-from esper_agent.diagnostics.metrics import UpdateStats, flatten_stats
+from esper_agent.diagnostics.metrics import Measured, Metrics, by_label, summarize
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
-from esper_agent.networks.policy import Policy, check_shapes
+from esper_agent.networks.policy import Policy
 from esper_agent.networks.slot_encoder import Items
 
 Array = NDArray[Any]
 
 
-class FactoredRecurrentPPO:
+class FactoredRecurrentPPO(AgentState):
     """Recurrent PPO for actions made of discrete heads, with masks.
 
     Args:
@@ -112,7 +115,9 @@ class FactoredRecurrentPPO:
             self._build(tensor_env)
         self._check_same(tensor_env, gamma)
         self.env = tensor_env
-        self.runner = Runner(tensor_env, self.policy, self.config.precision, self.action_generator, self.ranks)
+        self.collector = RolloutCollector(
+            tensor_env, self.policy, self.config.precision, self.action_generator, self.ranks
+        )
         self.buffer = RolloutBuffer(
             self.config.n_steps,
             tensor_env.num_envs,
@@ -186,9 +191,8 @@ class FactoredRecurrentPPO:
         self._started, self._steps_before = time.perf_counter(), self.num_timesteps
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps and self.collect(callback):
-            stats = self.update()
-            self._record(stats)
-            if log_interval is not None and stats.rollouts % log_interval == 0:
+            self._record(self.update())
+            if log_interval is not None and self.learner.counters.rollouts % log_interval == 0:
                 self.dump_logs()
         callback.on_training_end()
         return self
@@ -211,7 +215,7 @@ class FactoredRecurrentPPO:
         self.learner.counters.env_steps = max(steps for _, steps in ends)
         if not all(complete for complete, _ in ends):
             return False
-        finished = self.ranks.gather(self.runner.finished_episodes(self.buffer))
+        finished = self.ranks.gather(self.collector.finished_episodes(self.buffer))
         self.ep_info_buffer.extend({"r": total, "l": length} for episodes in finished for total, length in episodes)
         callback.on_rollout_end()
         return True
@@ -219,7 +223,7 @@ class FactoredRecurrentPPO:
     def _play(self, callback: BaseCallback) -> bool:
         """Fill this rank's rollout; False when a callback objects."""
         while not self.buffer.full:
-            transition = self.runner.step(self.buffer)
+            transition = self.collector.step(self.buffer)
             self.learner.counters.env_steps += self.env.num_envs * self.ranks.size
             dones = (transition.terminated | transition.truncated).cpu().numpy()
             rewards, infos = transition.rewards, transition.infos
@@ -228,14 +232,46 @@ class FactoredRecurrentPPO:
                 return False
         return True
 
-    def update(self) -> UpdateStats:
+    def update(self) -> Metrics:
         """Learn from the complete rollout and run the diagnostics."""
-        batch = self.buffer.sequences()
-        stats = self.learner.update(self.buffer, batch, self.runner.last_values(), self._progress_remaining())
+        learner, counters, progress = self.learner, self.learner.counters, self._progress_remaining()
+        batch = in_union(self.buffer.sequences(), self.buffer.n_envs, self.ranks)
+        partition = learner.partition(batch.count)
+        old_policy = learner.old_policy(batch, partition)
+        targets, measured = learner.targets(self.buffer, batch, old_policy, self.collector.last_values())
+        learner.optimizer.learning_rate = learner.learning_rate(progress)
+        minibatches = self._epochs(batch, targets, learner.settings(progress), partition)
+        metrics = summarize(minibatches, measured, self.action_spec.heads, tuple(learner.optimizer.groups))
+        taken = int(metrics["minibatches"])
+        counters.rollouts += 1
+        counters.optimizer_steps += taken
+        metrics |= {
+            "learning_rate": learner.optimizer.learning_rate,
+            "epochs": -(-taken // len(partition)),  # those in which at least one step was taken
+            "stopped_early": taken < len(minibatches),
+            **asdict(counters),
+        }
+        if self.policy.normalizer is not None:
+            self.policy.normalizer.update(self.buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
         self.buffer.clear()
-        self.last_events = self.monitor.check(stats)
+        self.last_events = self.monitor.check(metrics)
         self.events.extend(self.last_events)
-        return stats
+        return metrics
+
+    def _epochs(
+        self, batch: Sequences, targets: Targets, settings: LossSettings, partition: list[Tensor]
+    ) -> list[Measured]:
+        """Every minibatch of every epoch, until one stops the update; the first epoch is that of the old policy."""
+        active = torch.ones((), dtype=torch.bool, device=self.device)
+        minibatches: list[Measured] = []
+        for epoch in range(self.config.n_epochs):
+            for rows in partition if epoch == 0 else self.learner.partition(batch.count):
+                measured = self.learner.minibatch(batch.select(rows), targets.select(rows), settings, active)
+                minibatches.append(measured)
+                active = measured["minibatches"]
+                if self.learner.may_peek and not active:
+                    return minibatches
+        return minibatches
 
     def predict(
         self,
@@ -278,69 +314,6 @@ class FactoredRecurrentPPO:
             action = {k: v[0] for k, v in action.items()} if isinstance(action, dict) else action[0]
         return action, tuple(part.cpu().numpy() for part in chosen.state)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that this rank needs to go on exactly as if it had not stopped."""
-        own = self._own_state()
-        return {
-            "config": describe(asdict(self.config)),
-            "observations": describe(asdict(self.observation_encoder)),
-            "actions": describe(asdict(self.action_spec)),
-            "gamma": self.gamma,
-            "seed": self.seed,
-            "compiled": self.learner.compiled,
-            "counters": asdict(self.learner.counters),
-            "total_timesteps": self._total_timesteps,
-            "policy": dict(self.policy.state_dict()),
-            "optimizer": self.learner.optimizer.state_dict(),
-            "generators": {
-                "actions": self.action_generator.get_state(),
-                "shuffle": self.learner.shuffle.get_state(),
-            },
-            "detectors": self.monitor.state_dict(),
-            "episodes": [[episode["r"], episode["l"]] for episode in self.ep_info_buffer],
-            **own,
-            "other_ranks": [own] * (self.ranks.size - 1),  # so that this rank finds itself; `save` asks the others
-        }
-
-    def _own_state(self) -> dict[str, Any]:
-        """What differs from rank to rank."""
-        env = self.env.env.unwrapped
-        return {
-            "env": env.state_dict() if hasattr(env, "state_dict") else None,
-            "runner": self.runner.state_dict(),
-            "rollout": self.buffer.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved state.
-
-        Playing goes on in mid-episode if the environment can restore its own state and the ranks are as many as before.
-
-        Raises:
-            ValueError: when the state belongs to another network; nothing has changed then.
-        """
-        check_shapes(state["policy"], dict(self.policy.state_dict()))
-        self.learner.optimizer.check_state_dict(state["optimizer"])
-        self.policy.load_state_dict(state["policy"])
-        self.learner.optimizer.load_state_dict(state["optimizer"])
-        self.learner.counters = Counters(**state["counters"])
-        self.learner.shuffle.set_state(state["generators"]["shuffle"].clone())
-        self.action_generator.set_state(state["generators"]["actions"].clone())
-        self.monitor.load_state_dict(state["detectors"])
-        self.ep_info_buffer.clear()
-        self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
-        self._total_timesteps = state["total_timesteps"]
-        by_rank = [state, *state["other_ranks"]]
-        if len(by_rank) == self.ranks.size:
-            self._load_own_state(by_rank[self.ranks.rank])
-
-    def _load_own_state(self, own: dict[str, Any]) -> None:
-        env = self.env.env.unwrapped
-        if own["env"] is not None and hasattr(env, "load_state_dict"):
-            env.load_state_dict(own["env"])
-            self.runner.load_state_dict(own["runner"])
-            self.buffer.load_state_dict(own["rollout"])
-
     def save(self, path: str | Path) -> None:
         """Write a checkpoint: pickle-free and atomic. All ranks call this together; one file holds them all."""
         state = self.state_dict()
@@ -378,16 +351,15 @@ class FactoredRecurrentPPO:
         done = self.num_timesteps / self._total_timesteps if self._total_timesteps else 0.0
         return max(1.0 - done, 0.0)
 
-    def _record(self, stats: UpdateStats) -> None:
+    def _record(self, metrics: Metrics) -> None:
         """Put an update on record under SB3's names, and ours beside them."""
         record = self.logger.record
-        for key, value in flatten_stats(stats).items():
-            record(f"train/{key}", value)
-        entropy_loss = -sum(stats.entropy.values())
-        record("train/entropy_loss", entropy_loss)
-        record("train/policy_gradient_loss", stats.policy_loss)
-        record("train/loss", stats.policy_loss + self.config.vf_coef * stats.value_loss)
-        record("train/n_updates", stats.optimizer_steps, exclude="tensorboard")
+        for name, value in metrics.items():
+            record(f"train/{name}", float(value))
+        record("train/entropy_loss", -sum(by_label(metrics, "entropy").values()))
+        record("train/policy_gradient_loss", metrics["policy_loss"])
+        record("train/loss", metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"])
+        record("train/n_updates", self.learner.counters.optimizer_steps, exclude="tensorboard")
         record("train/clip_range", self.learner.clip_range(self._progress_remaining()))
         record("train/compiled", int(self.learner.compiled))
         for event in self.last_events:

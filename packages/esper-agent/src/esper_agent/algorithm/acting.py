@@ -23,7 +23,7 @@ class Act:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """The precision of a run, for acting, anchoring and learning alike."""
+    """The precision of a run, for acting, for the old policy and for learning alike."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 

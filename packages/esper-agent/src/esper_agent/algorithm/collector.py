@@ -1,4 +1,4 @@
-"""Acting: steps the environments with the policy and keeps what has to survive between steps."""
+"""The rollout collector: steps the environments with the policy and keeps what has to survive between steps."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from esper_agent.networks.lstm import State
 from esper_agent.networks.policy import Policy
 
 
-class Runner:
+class RolloutCollector:
     """Plays the environments and fills rollouts.
 
     Args:
@@ -111,7 +111,7 @@ class Runner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved runner stood."""
+        """Go on where a saved collector stood."""
         device = self.env.device
         self.observations = state["observations"].to(device)
         self.masks = None if state["masks"] is None else state["masks"].to(device)

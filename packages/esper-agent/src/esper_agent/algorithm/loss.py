@@ -1,6 +1,6 @@
-"""The PPO loss, as pure functions of what the policy says now, what it said at the anchor, and the targets."""
+"""The PPO loss, as pure functions of what the policy says now, what the old policy said, and the targets."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from esper_agent.algorithm.rollout_buffer import SequenceBatch
+from esper_agent.diagnostics.metrics import Measured
+from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.distribution import cross_entropy
 from esper_agent.networks.policy import Evaluation
 
@@ -16,10 +18,10 @@ from esper_agent.networks.policy import Evaluation
 class Targets:
     """What a batch of sequences is judged by, each [sequences, time]."""
 
-    head_log_probs: Tensor  # [heads, sequences, time], at the anchor
-    p: Tensor  # [cells, width, sequences, time], of `joint`, at the anchor
-    entropy: Tensor  # of the joint distribution at the anchor, in nats
-    values: Tensor  # normalised, at the anchor
+    head_log_probs: Tensor  # [heads, sequences, time], of the old policy
+    p: Tensor  # [cells, width, sequences, time], of `joint`, of the old policy
+    entropy: Tensor  # of the old policy's joint distribution, in nats
+    values: Tensor  # normalised, of the old policy
     returns: Tensor  # normalised
     advantages: Tensor  # normalised
 
@@ -48,80 +50,55 @@ class LossSettings:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What the means of a loss are taken over; with several ranks, all of them, so that their losses add up."""
+
+    steps: Tensor  # decisions
+    choices: Tensor  # [heads] decisions where the head had a choice
+
+    @classmethod
+    def of(cls, batch: SequenceBatch, ranks: Ranks = ALONE) -> "Counts":
+        """Those of the minibatches of all ranks."""
+        choices = (batch.legality.available & batch.decisions).flatten(1).sum(1)
+        return cls(*ranks.sum(batch.decisions.sum(), choices))
+
+
+@dataclass(frozen=True)
 class Loss:
-    """The parts of the loss and what was measured on the way; all are means over decision steps."""
+    """The number that is minimised, and what was measured on the way."""
 
     total: Tensor
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor  # [heads]
-    choices: Tensor  # [heads] decision steps with a choice
-    approx_kl: Tensor
-    exact_kl: Tensor
-    clip_fraction: Tensor
     log_ratios: Tensor  # [heads, sequences, time]; 0 on steps without a decision
-    steps: Tensor
+    metrics: Measured  # means over the counted steps, of which this batch has its share
 
 
-def mean_weights(decisions: Tensor) -> Tensor:
-    """Weights that turn a sum over steps into the mean over decision steps; all 0 if there is none."""
-    return decisions / decisions.sum().clamp(min=1)
-
-
-def ppo_loss(evaluation: Evaluation, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
+def ppo_loss(
+    evaluation: Evaluation, batch: SequenceBatch, targets: Targets, settings: LossSettings, counts: Counts
+) -> Loss:
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
     distribution, decisions = evaluation.distribution, batch.decisions
-    weights = mean_weights(decisions).flatten()
+    weights = (decisions / counts.steps.clamp(min=1)).flatten()
     head_log_probs, head_entropies = distribution.terms(batch.entries, batch.legality.inverse_capacity)
     head_log_ratios = torch.where(decisions, head_log_probs - targets.head_log_probs, 0.0)
     policy = -surrogate(head_log_ratios, targets.advantages, settings).flatten() @ weights
     value = value_loss(evaluation.values, targets, settings).flatten() @ weights
-    entropy, choices = entropies(head_entropies, batch)
-    total = weigh(policy, value, entropy, settings)
+    entropy = mean_entropies(head_entropies, decisions, counts.choices)
+    total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
     with torch.no_grad():
         log_ratio = head_log_ratios.sum(0)
-        moved = torch.expm1(log_ratio).abs()
-        exact = cross_entropy(targets.p, distribution.log_p) - targets.entropy
-        measured = torch.stack([k3(log_ratio), exact, (moved > settings.clip_range).float()])
-        approx_kl, exact_kl, clip_fraction = (measured.flatten(1) @ weights).unbind()
-    return Loss(
-        total, policy, value, entropy, choices, approx_kl, exact_kl, clip_fraction, head_log_ratios,
-        decisions.sum(),
-    )  # fmt: skip
-
-
-def weigh(policy: Tensor, value: Tensor, entropy: Tensor, settings: LossSettings) -> Tensor:
-    """The number that is minimised."""
-    return policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
-
-
-def share_of(loss: Loss, settings: LossSettings, steps: Tensor, choices: Tensor) -> Loss:
-    """What one rank contributes to the means over the decision steps of all ranks: the shares sum to them.
-
-    Args:
-        loss: over this rank's decision steps.
-        settings: of the loss.
-        steps: decision steps of all ranks.
-        choices: those of each head with a choice, of all ranks.
-    """
-    of_steps, of_choices = loss.steps / steps.clamp(min=1), loss.choices / choices.clamp(min=1)
-    policy, value, entropy = loss.policy * of_steps, loss.value * of_steps, loss.entropy * of_choices
-    return replace(
-        loss,
-        total=weigh(policy, value, entropy, settings),
-        policy=policy,
-        value=value,
-        entropy=entropy,
-        approx_kl=loss.approx_kl * of_steps,
-        exact_kl=loss.exact_kl * of_steps,
-        clip_fraction=loss.clip_fraction * of_steps,
-        steps=steps,
-        choices=choices,
-    )
-
-
-SHARED = ("total", "policy", "value", "entropy", "approx_kl", "exact_kl", "clip_fraction")
-"""The fields of a share that have to be summed over the ranks."""
+        measured = {
+            "approx_kl": k3(log_ratio),
+            "exact_kl": cross_entropy(targets.p, distribution.log_p) - targets.entropy,
+            "clip_fraction": (torch.expm1(log_ratio).abs() > settings.clip_range).float(),
+        }
+        means = torch.stack(list(measured.values())).flatten(1) @ weights
+    metrics = {
+        "policy_loss": policy,
+        "value_loss": value,
+        "entropy": entropy,
+        **dict(zip(measured, means, strict=True)),
+    }
+    return Loss(total, head_log_ratios, metrics)
 
 
 def surrogate(head_log_ratios: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
@@ -141,7 +118,7 @@ def _clipped(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
 
 
 def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tensor:
-    """The Huber loss of each step in normalised units, clipped around the anchor if so configured."""
+    """The Huber loss of each step in normalised units, clipped around the old policy's if so configured."""
     loss = functional.huber_loss(values, targets.returns, reduction="none", delta=settings.huber_delta)
     if settings.clip_range_vf is None:
         return loss
@@ -152,11 +129,10 @@ def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tens
     return torch.maximum(loss, clipped)
 
 
-def entropies(head_entropies: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-    """Normalised entropy of each head over the decision steps where it had a choice, and their number."""
-    choices = (batch.legality.available & batch.decisions).flatten(1).sum(1)
-    total = head_entropies.flatten(1) @ batch.decisions.flatten().float()  # they are 0 where there is no choice
-    return total / choices.clamp(min=1), choices
+def mean_entropies(head_entropies: Tensor, decisions: Tensor, choices: Tensor) -> Tensor:
+    """Normalised entropy of each head over the decision steps where it had a choice."""
+    total = head_entropies.flatten(1) @ decisions.flatten().float()  # they are 0 where there is no choice
+    return total / choices.clamp(min=1)
 
 
 def k3(log_ratio: Tensor) -> Tensor:

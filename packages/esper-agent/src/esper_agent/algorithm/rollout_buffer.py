@@ -232,14 +232,14 @@ def next_values(buffer: RolloutBuffer, values: Tensor, last_values: Tensor) -> T
     It is the next step's value, that of the observation after the rollout at its end, and where a truncated episode was
     reset at once, that of the episode's final observation.
     """
-    following = torch.cat([values[1:], last_values[None]])
-    return torch.where(buffer.bootstrapped, buffer.bootstraps, following)
+    later = torch.cat([values[1:], last_values[None]])
+    return torch.where(buffer.bootstrapped, buffer.bootstraps, later)
 
 
 def generalized_advantages(
     rewards: Tensor,
     values: Tensor,
-    following: Tensor,
+    next_value: Tensor,
     terminated: Tensor,
     truncated: Tensor,
     gamma: float,
@@ -247,14 +247,14 @@ def generalized_advantages(
 ) -> Tensor:
     """Generalised advantage estimates, all [time, environments].
 
-    A terminated step is followed by nothing; a truncated one by `following`, which never is the next episode's value.
+    A terminated step is followed by nothing; a truncated one by `next_value`, which never is the next episode's value.
     Neither passes on what came after it.
     """
-    surprise = rewards + gamma * following * ~terminated - values
+    td_error = rewards + gamma * next_value * ~terminated - values
     passed = gamma * gae_lambda * (~(terminated | truncated)).to(values.dtype)
-    advantages = torch.empty_like(surprise)
-    running = torch.zeros_like(surprise[0])
-    for time in reversed(range(len(surprise))):
-        running = torch.addcmul(surprise[time], passed[time], running)
+    advantages = torch.empty_like(td_error)
+    running = torch.zeros_like(td_error[0])
+    for time in reversed(range(len(td_error))):
+        running = torch.addcmul(td_error[time], passed[time], running)
         advantages[time] = running
     return advantages

@@ -1,4 +1,4 @@
-"""The update: anchor the rollout at the policy that collected it, then learn from whole sequences."""
+"""The pieces of an update: what the old policy said, the targets of the rollout, and one minibatch."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from esper_agent.algorithm.acting import autocast
 from esper_agent.algorithm.compilation import Compilation
-from esper_agent.algorithm.loss import SHARED, Loss, LossSettings, Targets, ppo_loss, share_of
+from esper_agent.algorithm.loss import Counts, Loss, LossSettings, Targets, ppo_loss
 from esper_agent.algorithm.optimizer import GroupedAdamW
 from esper_agent.algorithm.rollout_buffer import (
     RolloutBuffer,
@@ -21,14 +21,7 @@ from esper_agent.algorithm.schedules import EntropySchedule
 from esper_agent.config import PPOConfig
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.lstm import lstm_summary, pooled_summary
-from esper_agent.diagnostics.metrics import (
-    MinibatchStats,
-    RolloutStats,
-    UpdateContext,
-    UpdateStats,
-    advantage_stats,
-    collect_update_stats,
-)
+from esper_agent.diagnostics.metrics import Measured, spread
 from esper_agent.diagnostics.ratios import ratio_extremes, worst_of_ranks
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.distribution import joint
@@ -45,8 +38,8 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Anchor:
-    """The rollout under the policy that collected it."""
+class OldPolicy:
+    """What the policy that collected a rollout says about it."""
 
     head_log_probs: Tensor  # [heads, sequences, time]
     p: Tensor  # [cells, width, sequences, time], of `joint`
@@ -89,38 +82,17 @@ class Learner:
         """Whether compiled code is in use."""
         return self.compilation is not None and self.compilation.compiled
 
-    def update(
-        self, buffer: RolloutBuffer, batch: Sequences, last_values: Tensor, progress_remaining: float
-    ) -> UpdateStats:
-        """Learn from a complete rollout.
-
-        Args:
-            buffer: the rollout in the order of time.
-            batch: the same as sequences.
-            last_values: normalised values after the rollout, [environments].
-            progress_remaining: share of the training that remains.
-        """
-        batch = in_union(batch, buffer.n_envs, self.ranks)
-        partition = self.partition(batch.count)
-        anchor = self.anchor(batch, partition)
-        targets, rollout_stats = self.targets(buffer, batch, anchor, last_values)
-        settings, learning_rate = self.settings(progress_remaining), self.learning_rate(progress_remaining)
-        self.optimizer.learning_rate = learning_rate
-        minibatches = self._epochs(batch, targets, settings, partition)
-        context = UpdateContext(
-            heads=self.policy.actions.heads,
-            groups=tuple(self.optimizer.groups),
-            minibatches_per_epoch=len(partition),
-            learning_rate=learning_rate,
-            env_steps=self.counters.env_steps,
-            rollouts=self.counters.rollouts + 1,
-            optimizer_steps_before=self.counters.optimizer_steps,
+    def settings(self, progress_remaining: float) -> LossSettings:
+        """The loss's numbers for an update."""
+        config, coefs = self.config, self.entropy.coefs(progress_remaining)
+        return LossSettings(
+            clip_range=self.clip_range(progress_remaining),
+            clip_mode=config.clip_mode,
+            clip_range_vf=config.clip_range_vf,
+            vf_coef=config.vf_coef,
+            huber_delta=config.huber_delta,
+            entropy_coefs=torch.tensor(list(coefs.values()), device=self.device),
         )
-        stats = collect_update_stats(minibatches, rollout_stats, context)
-        self.counters.rollouts, self.counters.optimizer_steps = stats.rollouts, stats.optimizer_steps
-        if self.policy.normalizer is not None:
-            self.policy.normalizer.update(buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
-        return stats
 
     def partition(self, sequences: int) -> list[Tensor]:
         """The sequences in random order, dealt into minibatches."""
@@ -136,7 +108,7 @@ class Learner:
         return evaluation
 
     @torch.no_grad()
-    def anchor(self, batch: Sequences, partition: list[Tensor]) -> Anchor:
+    def old_policy(self, batch: Sequences, partition: list[Tensor]) -> OldPolicy:
         """What the policy says before it changes, by the same code and minibatches as the first epoch."""
         pieces = []
         for rows in partition:
@@ -148,37 +120,38 @@ class Learner:
             pieces.append((log_probs, p, distribution.entropy(), evaluation.values, evaluation.hidden))
         order = torch.cat(partition).argsort()
         columns = zip(zip(*pieces, strict=True), (1, 2, 0, 0, 0), strict=True)
-        return Anchor(*(torch.cat(column, dim).index_select(dim, order) for column, dim in columns))
+        return OldPolicy(*(torch.cat(column, dim).index_select(dim, order) for column, dim in columns))
 
     @torch.no_grad()
     def targets(
-        self, buffer: RolloutBuffer, batch: Sequences, anchor: Anchor, last_values: Tensor
-    ) -> tuple[Targets, RolloutStats]:
-        """Advantages and returns of the rollout, in the units in which the loss takes them."""
+        self, buffer: RolloutBuffer, batch: Sequences, old: OldPolicy, last_values: Tensor
+    ) -> tuple[Targets, Measured]:
+        """Advantages and returns of the rollout, in the units in which the loss takes them, and their metrics."""
         normalizer, decided = self.policy.values, batch.decided
         if self.counters.rollouts == 0:
             normalizer.start(self._rewards_to_go(buffer).flatten()[decided], self.ranks)
-        values = normalizer.denormalize(buffer.to_time(anchor.values))
-        following = normalizer.denormalize(next_values(buffer, buffer.to_time(anchor.values), last_values))
-        advantages = self._advantages(buffer, values, following, self.config.gae_lambda)
+        normalized = buffer.to_time(old.values)
+        values = normalizer.denormalize(normalized)
+        next_value = normalizer.denormalize(next_values(buffer, normalized, last_values))
+        advantages = self._advantages(buffer, values, next_value, self.config.gae_lambda)
         returns = values + advantages
         normalizer.update(returns.flatten()[decided], self.ranks)
         floor = self.config.advantage_floor * normalizer.deviation
         scaled = normalize_advantages(advantages, decided, floor.float(), self.ranks)
         targets = Targets(
-            anchor.head_log_probs,
-            anchor.p,
-            anchor.entropy,
+            old.head_log_probs,
+            old.p,
+            old.entropy,
             buffer.to_sequences(normalizer.normalize(values)),
             buffer.to_sequences(normalizer.normalize(returns)),
             buffer.to_sequences(scaled),
         )
         fields = (self.ranks.join(field.flatten()[decided]) for field in (values, returns, advantages, scaled))
-        return targets, self._rollout_stats(buffer.to_time(anchor.hidden).flatten(0, 1)[decided], *fields)
+        return targets, self._measure(buffer.to_time(old.hidden).flatten(0, 1)[decided], *fields)
 
-    def _advantages(self, buffer: RolloutBuffer, values: Tensor, following: Tensor, decay: float) -> Tensor:
+    def _advantages(self, buffer: RolloutBuffer, values: Tensor, next_value: Tensor, decay: float) -> Tensor:
         return generalized_advantages(
-            buffer.rewards, values, following, buffer.terminated, buffer.truncated, self.gamma, decay
+            buffer.rewards, values, next_value, buffer.terminated, buffer.truncated, self.gamma, decay
         )
 
     def _rewards_to_go(self, buffer: RolloutBuffer) -> Tensor:
@@ -186,95 +159,60 @@ class Learner:
         nothing = torch.zeros_like(buffer.rewards)
         return self._advantages(buffer, nothing, nothing, 1.0)
 
-    def _rollout_stats(
-        self, hidden: Tensor, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor
-    ) -> RolloutStats:
+    def _measure(self, hidden: Tensor, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor) -> Measured:
+        """The metrics of a rollout, over the decision steps of all ranks; `hidden` is this rank's."""
         summary = lstm_summary(hidden, self.config.detectors.lstm_saturation_level)
         rms, _, saturation, lost = pooled_summary(summary, hidden.numel(), self.ranks).unbind()
         value_std, value_mean = torch.std_mean(values, correction=0)
         return_std, return_mean = torch.std_mean(returns, correction=0)
-        return RolloutStats(
-            explained_variance=1 - (returns - values).var(correction=0) / returns.var(correction=0),
-            value_mean=value_mean,
-            value_std=value_std,
-            return_mean=return_mean,
-            return_std=return_std,
-            advantage=advantage_stats(advantages),
-            normalized_advantage=advantage_stats(scaled),
-            lstm_rms=rms,
-            lstm_saturation=saturation,
-            nonfinite=(~returns.isfinite()).sum() + lost * (len(returns) * hidden.shape[1]),
-        )
+        return {
+            "explained_variance": 1 - (returns - values).var(correction=0) / returns.var(correction=0),
+            "value_mean": value_mean,
+            "value_std": value_std,
+            "return_mean": return_mean,
+            "return_std": return_std,
+            **spread("advantage", advantages),
+            **spread("normalized_advantage", scaled),
+            "lstm_rms": rms,
+            "lstm_saturation": saturation,
+            "nonfinite": (~returns.isfinite()).sum() + lost * (len(returns) * hidden.shape[1]),
+        }
 
-    def settings(self, progress_remaining: float) -> LossSettings:
-        """The loss's numbers for an update."""
-        config, coefs = self.config, self.entropy.coefs(progress_remaining)
-        return LossSettings(
-            clip_range=self.clip_range(progress_remaining),
-            clip_mode=config.clip_mode,
-            clip_range_vf=config.clip_range_vf,
-            vf_coef=config.vf_coef,
-            huber_delta=config.huber_delta,
-            entropy_coefs=torch.tensor(list(coefs.values()), device=self.device),
-        )
-
-    def _epochs(
-        self, batch: Sequences, targets: Targets, settings: LossSettings, partition: list[Tensor]
-    ) -> list[MinibatchStats]:
-        active = torch.ones((), dtype=torch.bool, device=self.device)
-        rows: list[MinibatchStats] = []
-        for epoch in range(self.config.n_epochs):
-            parts = partition if epoch == 0 else self.partition(batch.count)
-            for part in parts:
-                rows.append(self._minibatch(batch.select(part), targets.select(part), settings, active))
-                active = rows[-1].stepped
-                if self.may_peek and not active:
-                    return rows
-        return rows
-
-    def _minibatch(
-        self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor
-    ) -> MinibatchStats:
-        """One optimiser step, unless the policy has moved too far or a number is not finite."""
-        loss = self._differentiate(batch, targets, settings)
+    def minibatch(self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor) -> Measured:
+        """One optimiser step, unless the policy has moved too far or a number is not finite; what was measured."""
+        counts = Counts.of(batch, self.ranks)
+        loss = self._differentiate(batch, targets, settings, counts)
         clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
-        finite = clip.pre + loss.total.detach().abs() < torch.inf  # false for NaN, too
-        proceed = active & (loss.approx_kl <= self.config.target_kl) & finite
+        finite = clip.pre + loss.total.abs() < torch.inf  # false for NaN, too
+        kl = loss.metrics["approx_kl"]
+        proceed = active & (kl <= self.config.target_kl) & finite
         self.optimizer.step(proceed)
         ratios = worst_of_ranks(ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten()), self.ranks)
-        return MinibatchStats(
-            active=active,
-            stepped=proceed,
-            steps=loss.steps,
-            policy_loss=loss.policy.detach(),
-            value_loss=loss.value.detach(),
-            entropy=loss.entropy.detach(),
-            choices=loss.choices,
-            approx_kl=loss.approx_kl,
-            exact_kl=loss.exact_kl,
-            clip_fraction=loss.clip_fraction,
-            joint_log_ratio=ratios.joint,
-            head_log_ratio=ratios.head,
-            head_log_ratio_index=ratios.head_index,
-            grad_norm_pre=clip.pre,
-            grad_norm_post=clip.post,
-            grad_norms=clip.norms,
-            nonfinite=~finite,
-        )
+        return {
+            **loss.metrics,
+            "entropy_available": counts.choices / counts.steps.clamp(min=1),
+            "approx_kl_max": kl,
+            "max_abs_log_ratio": ratios.joint,
+            "head_log_ratios": ratios.head,
+            "ratio_worst_index": ratios.head_index.take(ratios.head.argmax()),
+            "grad_norm_pre": clip.pre,
+            "grad_norm_post": clip.post,
+            "grad_norms": clip.norms,
+            "nonfinite": ~finite,
+            "minibatches": proceed,
+            "steps": counts.steps,
+            "active": active,
+        }
 
-    def _differentiate(self, batch: SequenceBatch, targets: Targets, settings: LossSettings) -> Loss:
+    def _differentiate(self, batch: SequenceBatch, targets: Targets, settings: LossSettings, counts: Counts) -> Loss:
         """The loss over the minibatches of all ranks; its gradients are left in the optimiser."""
-        loss = ppo_loss(self.evaluate(batch), batch, targets, settings)
-        if self.ranks.several:
-            loss = share_of(loss, settings, *self.ranks.sum(loss.steps, loss.choices))
+        loss = ppo_loss(self.evaluate(batch), batch, targets, settings, counts)
         self.optimizer.differentiate(loss.total)
-        return self._add_up(loss) if self.ranks.several else loss
-
-    def _add_up(self, share: Loss) -> Loss:
-        """Sum the shares of all ranks, and their gradients, in one message."""
-        gradient, *summed = self.ranks.sum(self.optimizer.gradient, *(getattr(share, name) for name in SHARED))
-        self.optimizer.gradient.copy_(gradient)
-        return replace(share, **dict(zip(SHARED, summed, strict=True)))
+        parts = [part.detach() for part in (loss.total, *loss.metrics.values())]
+        gradient, total, *summed = self.ranks.sum(self.optimizer.gradient, *parts)
+        if self.ranks.several:
+            self.optimizer.gradient.copy_(gradient)
+        return replace(loss, total=total, metrics=dict(zip(loss.metrics, summed, strict=True)))
 
 
 def in_union(batch: Sequences, n_envs: int, ranks: Ranks) -> Sequences:

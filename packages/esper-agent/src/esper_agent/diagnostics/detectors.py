@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from esper_agent.config import DetectorConfig
 from esper_agent.diagnostics.alarms import Alarm, Event
-from esper_agent.diagnostics.metrics import UpdateStats
+from esper_agent.diagnostics.metrics import Metrics, by_label
 from esper_agent.diagnostics.smoothing import MovingAverage
 
 DETECTORS: dict[str, type["Detector"]] = {}
@@ -41,12 +41,14 @@ class Detector(ABC):
         self.alarms: dict[str, Alarm] = {}
 
     @abstractmethod
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """What this update showed; a head that cannot be judged gives no reading."""
 
-    def check(self, stats: UpdateStats) -> list[Event]:
+    def check(self, metrics: Metrics) -> list[Event]:
         """The events of this update."""
-        return [event for reading in self.readings(stats) if (event := self._judge(reading, stats.env_steps))]
+        return [
+            event for reading in self.readings(metrics) if (event := self._judge(reading, int(metrics["env_steps"])))
+        ]
 
     def _judge(self, reading: Reading, step: int) -> Event | None:
         alarm = self.alarms.setdefault(reading.head or "", Alarm())
@@ -85,13 +87,14 @@ class EntropyCollapse(Detector):
     name = "entropy_collapse"
     patient = True
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """One reading for each head that had a choice often enough."""
-        unknown = sorted(set(self.config.entropy_floors) - set(stats.entropy))
+        entropies, available = by_label(metrics, "entropy"), by_label(metrics, "entropy_available")
+        unknown = sorted(set(self.config.entropy_floors) - set(entropies))
         if unknown:
-            raise ValueError(f"entropy_floors names {unknown}; the policy's heads are {sorted(stats.entropy)}")
-        for head, entropy in stats.entropy.items():
-            if stats.entropy_available[head] >= self.config.min_choice_share:
+            raise ValueError(f"entropy_floors names {unknown}; the policy's heads are {sorted(entropies)}")
+        for head, entropy in entropies.items():
+            if available[head] >= self.config.min_choice_share:
                 floor = self.config.entropy_floors.get(head, self.config.entropy_floor)
                 message = f"entropy of head {head} is {entropy:.3g}, its floor is {floor:g}"
                 yield self._below(entropy, floor, message, head)
@@ -103,10 +106,10 @@ class KlSpike(Detector):
     name = "kl_spike"
     patient = False
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The worst minibatch's KL."""
-        limit = self.config.kl_limit * self.config.slack(stats.rollouts)
-        kl = stats.approx_kl_max
+        limit = self.config.kl_limit * self.config.slack(metrics["rollouts"])
+        kl = metrics["approx_kl_max"]
         yield self._above(kl, limit, f"KL of a minibatch reached {kl:.3g}, the limit is {limit:g}")
 
 
@@ -116,14 +119,15 @@ class RatioExplosion(Detector):
     name = "ratio_explosion"
     patient = False
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The joint policy, then each head."""
-        limit = self.config.log_ratio_limit * self.config.slack(stats.rollouts)
-        where = f"worst head {stats.ratio_worst_head}, step {stats.ratio_worst_index} of the rollout"
-        joint = stats.max_abs_log_ratio
+        limit = self.config.log_ratio_limit * self.config.slack(metrics["rollouts"])
+        by_head, step = by_label(metrics, "head_log_ratios"), int(metrics["ratio_worst_index"])
+        worst, joint = max(by_head, key=lambda head: by_head[head]), metrics["max_abs_log_ratio"]
+        where = f"worst head {worst}, step {step} of the rollout"
         yield self._above(joint, limit, f"joint |log-ratio| reached {joint:.3g}, limit {limit:g}; {where}")
-        for head, value in stats.head_log_ratios.items():
-            at = f" at step {stats.ratio_worst_index}" if head == stats.ratio_worst_head else ""
+        for head, value in by_head.items():
+            at = f" at step {step}" if head == worst else ""
             message = f"|log-ratio| of head {head} reached {value:.3g}{at}, limit {limit:g}"
             yield self._above(value, limit, message, head)
 
@@ -134,13 +138,13 @@ class ValueCollapse(Detector):
     name = "value_collapse"
     patient = True
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The values' spread beside the returns'; nothing to judge when returns do not differ."""
-        if stats.return_std == 0:
+        values, returns = metrics["value_std"], metrics["return_std"]
+        if returns == 0:
             return
-        limit = self.config.value_std_share * stats.return_std / self.config.slack(stats.rollouts)
-        message = f"values spread by {stats.value_std:.3g}, returns by {stats.return_std:.3g}"
-        yield self._below(stats.value_std, limit, message)
+        limit = self.config.value_std_share * returns / self.config.slack(metrics["rollouts"])
+        yield self._below(values, limit, f"values spread by {values:.3g}, returns by {returns:.3g}")
 
 
 class NonFinite(Detector):
@@ -149,10 +153,12 @@ class NonFinite(Detector):
     name = "nonfinite"
     patient = False
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The count, and which statistics are affected."""
-        affected = sorted(name for name, value in _numbers(asdict(stats)) if not math.isfinite(value))
-        count = max(stats.nonfinite, len(affected))
+        # The explained variance is undefined, not wrong, when all returns are equal.
+        judged = metrics.keys() - {"explained_variance"}
+        affected = sorted(name for name in judged if not math.isfinite(metrics[name]))
+        count = max(int(metrics["nonfinite"]), len(affected))
         named = f" (in {', '.join(affected)})" if affected else ""
         yield Reading(count, 0.0, count > 0, count == 0, f"{count} non-finite values{named}")
 
@@ -167,10 +173,10 @@ class GradientDrift(Detector):
         super().__init__(config, max_grad_norm)
         self.norm = MovingAverage(config.gradient_decay)
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The smoothed norm against its nearer bound; nothing to judge before the first finite norm."""
-        self.norm.update(stats.grad_norm_pre)
-        mean, slack = self.norm.mean, self.config.slack(stats.rollouts)
+        self.norm.update(metrics["grad_norm_pre"])
+        mean, slack = self.norm.mean, self.config.slack(metrics["rollouts"])
         if math.isnan(mean):
             return
         high = self.config.gradient_high * self.max_grad_norm * slack
@@ -196,10 +202,10 @@ class LstmSaturation(Detector):
     name = "lstm_saturation"
     patient = True
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The share of saturated units."""
-        limit = min(1.0, self.config.lstm_saturation_share * self.config.slack(stats.rollouts))
-        share = stats.lstm_saturation
+        limit = min(1.0, self.config.lstm_saturation_share * self.config.slack(metrics["rollouts"]))
+        share = metrics["lstm_saturation"]
         yield self._above(share, limit, f"{share:.0%} of hidden units are saturated, the limit is {limit:.0%}")
 
 
@@ -209,18 +215,8 @@ class LstmSilence(Detector):
     name = "lstm_silence"
     patient = True
 
-    def readings(self, stats: UpdateStats) -> Iterator[Reading]:
+    def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The size of the hidden state."""
-        floor = self.config.lstm_rms_floor / self.config.slack(stats.rollouts)
-        rms = stats.lstm_rms
+        floor = self.config.lstm_rms_floor / self.config.slack(metrics["rollouts"])
+        rms = metrics["lstm_rms"]
         yield self._below(rms, floor, f"hidden state has RMS {rms:.3g}, its floor is {floor:.3g}")
-
-
-def _numbers(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested statistics by dotted name, but the one that may be undefined."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float) and name != "explained_variance":
-            # The explained variance is undefined, not wrong, when all returns are equal.
-            yield f"{prefix}{name}", float(value)

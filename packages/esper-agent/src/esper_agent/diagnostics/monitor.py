@@ -5,7 +5,7 @@ from typing import Any
 from esper_agent.config import DetectorConfig
 from esper_agent.diagnostics.alarms import Event
 from esper_agent.diagnostics.detectors import DETECTORS
-from esper_agent.diagnostics.metrics import UpdateStats
+from esper_agent.diagnostics.metrics import Metrics
 
 
 class Monitor:
@@ -19,9 +19,9 @@ class Monitor:
     def __init__(self, config: DetectorConfig, max_grad_norm: float) -> None:
         self.detectors = {name: detector(config, max_grad_norm) for name, detector in DETECTORS.items()}
 
-    def check(self, stats: UpdateStats) -> list[Event]:
+    def check(self, metrics: Metrics) -> list[Event]:
         """The events of an update, from all detectors."""
-        return [event for detector in self.detectors.values() for event in detector.check(stats)]
+        return [event for detector in self.detectors.values() for event in detector.check(metrics)]
 
     def state_dict(self) -> dict[str, Any]:
         """The memory of all detectors, for checkpoints."""

@@ -1,0 +1,101 @@
+"""What a checkpoint holds of an agent, and how the agent takes it over."""
+
+from collections import deque
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from esper_agent.algorithm.collector import RolloutCollector
+from esper_agent.algorithm.environments import ObservationEncoder, TensorEnv
+from esper_agent.algorithm.rollout_buffer import RolloutBuffer
+from esper_agent.algorithm.schedules import describe
+from esper_agent.algorithm.update import Counters, Learner
+from esper_agent.config import PPOConfig
+from esper_agent.diagnostics import Monitor
+from esper_agent.distributed import Ranks
+from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.policy import Policy, check_shapes
+
+
+class AgentState:
+    """The parts of an agent that change as it learns, as one state; `FactoredRecurrentPPO` inherits this."""
+
+    config: PPOConfig
+    ranks: Ranks
+    seed: int
+    gamma: float
+    observation_encoder: ObservationEncoder
+    action_spec: ActionSpec
+    policy: Policy
+    learner: Learner
+    env: TensorEnv
+    collector: RolloutCollector
+    buffer: RolloutBuffer
+    monitor: Monitor
+    action_generator: torch.Generator
+    ep_info_buffer: deque[dict[str, float]]
+    _total_timesteps: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that this rank needs to go on exactly as if it had not stopped."""
+        own = self._own_state()
+        return {
+            "config": describe(asdict(self.config)),
+            "observations": describe(asdict(self.observation_encoder)),
+            "actions": describe(asdict(self.action_spec)),
+            "gamma": self.gamma,
+            "seed": self.seed,
+            "compiled": self.learner.compiled,
+            "counters": asdict(self.learner.counters),
+            "total_timesteps": self._total_timesteps,
+            "policy": dict(self.policy.state_dict()),
+            "optimizer": self.learner.optimizer.state_dict(),
+            "generators": {
+                "actions": self.action_generator.get_state(),
+                "shuffle": self.learner.shuffle.get_state(),
+            },
+            "detectors": self.monitor.state_dict(),
+            "episodes": [[episode["r"], episode["l"]] for episode in self.ep_info_buffer],
+            **own,
+            "other_ranks": [own] * (self.ranks.size - 1),  # so that this rank finds itself; `save` asks the others
+        }
+
+    def _own_state(self) -> dict[str, Any]:
+        """What differs from rank to rank."""
+        env = self.env.env.unwrapped
+        return {
+            "env": env.state_dict() if hasattr(env, "state_dict") else None,
+            "runner": self.collector.state_dict(),
+            "rollout": self.buffer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state.
+
+        Playing goes on in mid-episode if the environment can restore its own state and the ranks are as many as before.
+
+        Raises:
+            ValueError: when the state belongs to another network; nothing has changed then.
+        """
+        check_shapes(state["policy"], dict(self.policy.state_dict()))
+        self.learner.optimizer.check_state_dict(state["optimizer"])
+        self.policy.load_state_dict(state["policy"])
+        self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.learner.counters = Counters(**state["counters"])
+        self.learner.shuffle.set_state(state["generators"]["shuffle"].clone())
+        self.action_generator.set_state(state["generators"]["actions"].clone())
+        self.monitor.load_state_dict(state["detectors"])
+        self.ep_info_buffer.clear()
+        self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
+        self._total_timesteps = state["total_timesteps"]
+        by_rank = [state, *state["other_ranks"]]
+        if len(by_rank) == self.ranks.size:
+            self._load_own_state(by_rank[self.ranks.rank])
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        env = self.env.env.unwrapped
+        if own["env"] is not None and hasattr(env, "load_state_dict"):
+            env.load_state_dict(own["env"])
+            self.collector.load_state_dict(own["runner"])
+            self.buffer.load_state_dict(own["rollout"])
