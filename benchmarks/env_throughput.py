@@ -6,18 +6,15 @@
 Both arms play whole episodes of random legal actions from the same seeds, with everything on (ablations, observation,
 masks, rewards), and take turns step by step in one process with the same threads. Only `step` is timed. The speed of
 `SyncVectorEnv` hardly depends on its size, since it is a loop: it has at most 32 environments, eight with --quick.
-`overhead_share` is the share of the vector's time outside `train_epoch` and `evaluate`.
+`overhead_share` is the share of the vector's time outside the phases "host training" and "evaluation".
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import esper_env.mdp.simulation
+import esper_env
 import gymnasium
 import numpy as np
 import torch
@@ -30,7 +27,6 @@ from numpy.typing import NDArray
 IDS = ("Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0")
 SIZES, QUICK_SIZES = (1, 4, 16, 64, 256), (4, 64)
 SYNC, QUICK_SYNC = 32, 8
-MATH = ("train_epoch", "evaluate")
 Env = VectorEnv[Any, Any, Any]
 Row = dict[str, float]
 
@@ -73,22 +69,6 @@ def _choose(mask: NDArray[np.int8], rng: np.random.Generator) -> NDArray[np.int6
     return np.asarray(np.argmax(mask * rng.uniform(0.5, 1.0, mask.shape), axis=1))
 
 
-@contextmanager
-def timed_math(watch: Stopwatch) -> Iterator[None]:
-    """Count the time inside training and evaluation as `math`."""
-
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any) -> Any:
-            with watch.measure("math"):
-                return function(*arguments)
-
-        return wrapper
-
-    targets: dict[str, Any] = {name: timed(getattr(esper_env.mdp.simulation, name)) for name in MATH}
-    with patch.multiple(esper_env.mdp.simulation, **targets):
-        yield
-
-
 def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row, float]:
     """Speeds of both arms, and the bytes that a row of the vector holds."""
     watch = Stopwatch("cpu")
@@ -96,13 +76,13 @@ def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row
     singles = SyncVectorEnv([partial(gymnasium.make, name)] * min(size, most_singles))
     sync = Arm(singles, watch)
     horizon = vector.env.unwrapped.config.horizon  # type: ignore[attr-defined]
-    with timed_math(watch):
-        for episode in range(episodes):
-            for arm in (vector, sync):
-                arm.reset(seed=1000 * episode)
-            for _ in range(horizon):
-                vector.step()
-                sync.step()
+    vector.env.unwrapped.measure_phases(lambda _phase: watch.measure("math"))  # type: ignore[attr-defined]
+    for episode in range(episodes):
+        for arm in (vector, sync):
+            arm.reset(seed=1000 * episode)
+        for _ in range(horizon):
+            vector.step()
+            sync.step()
     row = {
         "vector_sps": round(vector.speed, 1),
         "sync_sps": round(sync.speed, 1),

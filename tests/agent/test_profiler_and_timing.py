@@ -6,18 +6,17 @@ import json
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import esper_agent
+import esper_env
 import pytest
 import torch
 from esper_agent import FactoredRecurrentPPO, cli
-from esper_agent.algorithm import collector
 from esper_agent.algorithm.checkpoint import CheckpointError
 from esper_agent.diagnostics import profiler
 from esper_agent.runs import profiling, timing
 from esper_agent.runs.timing import Stopwatch
-from esper_env.mdp import simulation
+from esper_env.mdp.phases import unmeasured
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import ProfilerActivity
 
@@ -121,57 +120,55 @@ def test_the_benchmarks_measure_with_the_stopwatch_only() -> None:
 SMALL_RUN = ["--n-envs=2", "--set=n_steps=8", "--set=sequence_length=8", "--set=n_minibatches=1", "--no-progress"]
 
 
-def places(model: FactoredRecurrentPPO) -> list[Any]:
-    """What the profiler replaces while it measures."""
-    return [
-        vars(model.env).get("step"),
-        simulation.train_epoch,
-        simulation.evaluate,
-        collector.act,
-        vars(model).get("update"),
-    ]
+def measured(model: FactoredRecurrentPPO) -> list[bool]:
+    """Whether somebody measures the phases of the agent, of its collector, and of its environment."""
+    owners = (model, model.collector, model.get_env().unwrapped.simulation)  # type: ignore[attr-defined]
+    return [owner.phase is not unmeasured for owner in owners]
 
 
 class Watcher(BaseCallback):
-    """Sees which of the profiled functions stand in their own place at the start of each rollout."""
+    """Sees at the start of each rollout whether phases are measured."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrapped: list[int] = []
+        self.seen: list[list[bool]] = []
 
     def _on_rollout_start(self) -> None:
-        now = places(self.model)
-        if not self.wrapped:
-            self.before = now
-        self.wrapped.append(sum(one is not other for one, other in zip(now, self.before, strict=True)))
+        self.seen.append(measured(self.model))  # type: ignore[arg-type]
 
     def _on_step(self) -> bool:
         return True
 
 
-def test_functions_are_wrapped_only_while_they_are_measured(tmp_path: Path) -> None:
+def test_phases_are_measured_only_while_there_is_a_profile(tmp_path: Path) -> None:
     model = FactoredRecurrentPPO(
         "Esper-v0", n_envs=1, seed=0, n_steps=4, sequence_length=4, n_minibatches=1, n_epochs=1
     )
     watcher = Watcher()
     model.learn(4 * (profiling.UPDATES + 2), [profiling.ProfileRun(tmp_path / "profile"), watcher])
-    measured = profiling.UPDATES - profiling.SKIPPED
-    assert watcher.wrapped == [0] * profiling.SKIPPED + [5] * measured + [0, 0]
-    assert places(model) == watcher.before
+    no, yes = [False] * 3, [True] * 3
+    assert watcher.seen == [no] * profiling.SKIPPED + [yes] * (profiling.UPDATES - profiling.SKIPPED) + [no, no]
+    assert measured(model) == no
 
 
-def test_an_interrupted_profile_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_profile_measures_no_more(tmp_path: Path) -> None:
     class Trip(BaseCallback):
         def _on_step(self) -> bool:
             if self.num_timesteps == 12:
+                assert all(measured(self.model))  # type: ignore[arg-type]
                 raise CheckpointError("no room")
             return True
 
     model = FactoredRecurrentPPO("Esper-v0", n_envs=1, seed=0, n_steps=4, sequence_length=4, n_minibatches=1)
-    before = places(model)
     with closing(profiling.ProfileRun(tmp_path)) as profile, pytest.raises(CheckpointError):
         model.learn(40, [profile, Trip()])
-    assert places(model) == before
+    assert not any(measured(model))
+
+
+def test_no_shipped_code_or_benchmark_replaces_functions_of_others() -> None:
+    folders = (PACKAGE, Path(esper_env.__file__).parent, BENCHMARKS)
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    assert not [path.name for path in sources if "unittest" in path.read_text(encoding="utf-8")]
 
 
 def test_phases_sum_to_the_whole() -> None:

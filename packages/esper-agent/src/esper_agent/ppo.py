@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from esper_env.mdp.phases import Phase, unmeasured
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
@@ -96,6 +97,7 @@ class FactoredRecurrentPPO(AgentState):
         self._logger: Logger | None = None
         self._custom_logger = False
         self._total_timesteps = 0
+        self.phase: Phase = unmeasured
         self._started, self._steps_before = time.perf_counter(), 0
 
     def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
@@ -166,6 +168,13 @@ class FactoredRecurrentPPO(AgentState):
         """The vector environment that the agent trains in."""
         return self.env.env
 
+    def measure_phases(self, phase: Phase) -> None:
+        """Run "policy", "environment" and "update", and the environment's own phases, in contexts that this makes."""
+        self.phase = self.collector.phase = phase
+        env = self.env.env.unwrapped
+        if hasattr(env, "measure_phases"):
+            env.measure_phases(phase)
+
     def learn(
         self,
         total_timesteps: int,
@@ -191,7 +200,9 @@ class FactoredRecurrentPPO(AgentState):
         self._started, self._steps_before = time.perf_counter(), self.num_timesteps
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps and self.collect(callback):
-            self._record(self.update())
+            with self.phase("update"):
+                metrics = self.update()
+            self._record(metrics)
             if log_interval is not None and self.learner.counters.rollouts % log_interval == 0:
                 self.dump_logs()
         callback.on_training_end()

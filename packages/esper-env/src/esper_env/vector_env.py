@@ -14,6 +14,7 @@ from torch import Tensor
 from esper_env.config import EsperConfig, make_config
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
 from esper_env.mdp.observation import Schema
+from esper_env.mdp.phases import Phase
 from esper_env.mdp.saving import load, save
 from esper_env.mdp.simulation import Outcome, Simulation
 from esper_env.mdp.state import State
@@ -129,6 +130,10 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
     def reward_range(self) -> tuple[float, float]:
         """Bounds of a step's reward."""
         return self.simulation.reward.bounds
+
+    def measure_phases(self, phase: Phase) -> None:
+        """Run the phases of every step, "host training" and "evaluation", in contexts that `phase` makes by name."""
+        self.simulation.phase = phase
 
     # Gymnasium's interface
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from esper_env.mdp.phases import Phase, unmeasured
 from torch import Tensor
 
 from esper_agent.algorithm.acting import act, predict_values
@@ -29,6 +30,7 @@ class RolloutCollector:
         self, env: TensorEnv, policy: Policy, precision: str, generator: torch.Generator, ranks: Ranks = ALONE
     ) -> None:
         self.env, self.policy, self.precision, self.generator, self.ranks = env, policy, precision, generator, ranks
+        self.phase: Phase = unmeasured
         self.observations = env.first_observations
         self.masks = env.first_masks
         self.starts = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -39,17 +41,11 @@ class RolloutCollector:
 
     def step(self, buffer: RolloutBuffer) -> Transition:
         """Act once in all environments and store what happened."""
-        chosen = act(
-            self.policy,
-            self.precision,
-            self.observations,
-            self.state,
-            self.starts,
-            self.masks,
-            self.generator,
-            self.ranks,
-        )
-        transition = self.env.step(chosen.actions)
+        observed = self.observations, self.state, self.starts, self.masks
+        with self.phase("policy"):
+            chosen = act(self.policy, self.precision, *observed, self.generator, self.ranks)
+        with self.phase("environment"):
+            transition = self.env.step(chosen.actions)
         step = Step(
             observations=self.observations,
             starts=self.starts,

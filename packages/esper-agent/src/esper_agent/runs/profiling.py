@@ -1,21 +1,19 @@
 """Where the time of a run goes: a table of phases over a few updates, then a torch trace of a few more.
 
-Functions are wrapped only while they are measured: a run without a profile, and the rest of one with it, pay nothing.
+The loops name their phases; only while they are measured does a phase do anything.
 """
 
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from unittest.mock import patch
+from typing import TYPE_CHECKING, cast
 
 from esper_env.files import replace_text
-from esper_env.mdp import simulation
+from esper_env.mdp.phases import unmeasured
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.profiler import profile, record_function
 
-from esper_agent.algorithm import collector
 from esper_agent.diagnostics.profiler import trace
 from esper_agent.runs.timing import Stopwatch
 
@@ -38,18 +36,20 @@ class ProfileRun(BaseCallback):
         super().__init__()
         self.directory = directory
         self.updates = 0  # complete ones
-        self._wrapped = ExitStack()
+        self._open = ExitStack()
         self._tracer: profile | None = None
 
     def _init_callback(self) -> None:
-        self._watch = Stopwatch(cast("FactoredRecurrentPPO", self.model).device)
+        self._agent = cast("FactoredRecurrentPPO", self.model)
+        self._watch = Stopwatch(self._agent.device)
 
     def _on_rollout_start(self) -> None:
         if self.updates == SKIPPED:
             self._begin()
         elif self.updates == SKIPPED + TIMED:
             self._write_phases()
-            self._tracer = self._wrapped.enter_context(self._trace())
+            tracer = trace(self.directory, str(self._agent.device), wait=0, warmup=WARMUP, active=TRACED)
+            self._tracer = self._open.enter_context(tracer)
         elif self._tracer is not None:
             self._tracer.step()
         if self.updates == UPDATES:
@@ -63,25 +63,19 @@ class ProfileRun(BaseCallback):
         return True
 
     def close(self) -> None:
-        """Write what was measured and leave everything as it was."""
+        """Write what was measured and measure no more."""
         self._tracer = None
-        self._wrapped.close()
-
-    def _trace(self) -> profile:
-        device = str(cast("FactoredRecurrentPPO", self.model).device)
-        return trace(self.directory, device, wait=0, warmup=WARMUP, active=TRACED)
+        self._open.close()
 
     def _begin(self) -> None:
-        for owner, name, phase in _places(cast("FactoredRecurrentPPO", self.model)):
-            self._wrapped.enter_context(patch.object(owner, name, self._timed(getattr(owner, name), phase)))
+        self._agent.measure_phases(self._phase)
+        self._open.callback(self._agent.measure_phases, unmeasured)
         self._start, self._first_step = self._watch.now(), self.model.num_timesteps
 
-    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            with record_function(phase), self._watch.measure(phase):
-                return function(*arguments, **options)
-
-        return wrapper
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        with record_function(name), self._watch.measure(name):
+            yield
 
     def _write_phases(self) -> None:
         total, steps = self._watch.now() - self._start, self.model.num_timesteps - self._first_step
@@ -90,22 +84,11 @@ class ProfileRun(BaseCallback):
         replace_text(self.directory / "phases.json", json.dumps(record, indent=2) + "\n")
 
 
-def _places(model: "FactoredRecurrentPPO") -> list[tuple[Any, str, str]]:
-    """Which functions are measured as what."""
-    return [
-        (model.env, "step", ENVIRONMENT),
-        (simulation, "train_epoch", TRAINING),
-        (simulation, "evaluate", EVALUATION),
-        (collector, "act", POLICY),
-        (model, "update", UPDATE),
-    ]
-
-
 def phases(measured: dict[str, float], total: float) -> dict[str, float]:
     """Seconds of each phase; they sum to the total.
 
     Args:
-        measured: seconds spent in each measured function; the environment's contain training and evaluation.
+        measured: seconds spent in each phase; the environment's contain training and evaluation.
         total: seconds of everything.
     """
     math = {name: measured.get(name, 0.0) for name in (TRAINING, EVALUATION)}

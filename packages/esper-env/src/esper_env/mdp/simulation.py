@@ -15,6 +15,7 @@ from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches
 from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
 from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
 from esper_env.mdp.observation import Schema, view_of
+from esper_env.mdp.phases import Phase, unmeasured
 from esper_env.mdp.rewards import Reward, Transition, potential
 from esper_env.mdp.rewards.terms import Limits
 from esper_env.mdp.state import State
@@ -67,6 +68,7 @@ class Simulation:
 
     def __init__(self, config: EsperConfig, n: int) -> None:
         self.config, self.n = config, n
+        self.phase: Phase = unmeasured
         self.task = TASKS[config.task]
         blueprints = tuple(BLUEPRINTS[name] for name in self.task.blueprints)
         dtype = getattr(torch, config.dtype)
@@ -141,7 +143,8 @@ class Simulation:
 
     def _first_measurement(self, rows: Rows, index: Tensor) -> None:
         state = self.state
-        measured = evaluate(self.population.gathered(rows), self.data.val.inputs, self.data.val.labels)
+        with self.phase("evaluation"):
+            measured = evaluate(self.population.gathered(rows), self.data.val.inputs, self.data.val.labels)
         for target, value in ((state.loss, measured.loss), (state.metric, measured.metric)):
             target[index] = value.double()
         for name in ("all_off", "committed", "best_metric", "previous_metric"):
@@ -160,12 +163,15 @@ class Simulation:
         legal = is_legal(requested, self.gates)
         executed = requested * legal[:, None]
         self._operate(executed)
-        self._record_training(
-            train_epoch(self.population, minibatches(self.instance, self.state.step, self.task, self.data))
-        )
+        batches = minibatches(self.instance, self.state.step, self.task, self.data)
+        with self.phase("host training"):
+            report = train_epoch(self.population, batches)
+        self._record_training(report)
         tick(self.state, self.config)
         self._set_alpha()
-        self._record_evaluation(evaluate(self.population, self.data.val.inputs, self.data.val.labels))
+        with self.phase("evaluation"):
+            measured = evaluate(self.population, self.data.val.inputs, self.data.val.labels)
+        self._record_evaluation(measured)
         self.state.step = self.state.step + 1
         rolled_back = self._govern()
         return self._conclude(before, executed[:, 0], ~legal, rolled_back)
