@@ -1,5 +1,7 @@
 """Suite-wide plumbing: the ledger report, one thread per process (the tensors are tiny), reproducible examples."""
 
+import os
+
 import ledger_report
 import pytest
 import torch
@@ -11,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     settings.register_profile("same examples in every run", derandomize=True, deadline=None)
     settings.load_profile("same examples in every run")
     if config.getoption("--ledger"):

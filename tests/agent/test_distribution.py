@@ -19,11 +19,9 @@ from esper_agent.networks.distribution import joint as joint_probabilities
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from precision import in_float64
 
 GROWTH = ActionSpec("dict", ("op", "slot", "blueprint"), (3, 2, 4), by_op=True, masked=True)
-
-
-FLOAT32 = 5e-7  # a few units in the last place, which is what large log-probabilities can be known to
 
 
 def make(spec: ActionSpec, logits: torch.Tensor, mask: torch.Tensor) -> tuple[FactoredDistribution, Legality]:
@@ -34,22 +32,26 @@ def make(spec: ActionSpec, logits: torch.Tensor, mask: torch.Tensor) -> tuple[Fa
 @pytest.mark.ledger("U21", "P3", "P5")
 @given(specs(), st.integers(0, 10_000))
 @settings(max_examples=150, deadline=None)
+@in_float64()
 def test_log_probability_entropy_and_kl_equal_enumeration(spec: ActionSpec, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    mask, logits = random_mask(spec, generator), random_logits(spec, generator)
-    other_logits = random_logits(spec, generator)
+    mask, logits = (
+        random_mask(spec, generator),
+        random_logits(spec, generator).float(),
+    )  # as the distribution takes them
+    other_logits = random_logits(spec, generator).float()
     ours, _ = make(spec, logits, mask)
     other, _ = make(spec, other_logits, mask)
     joint = joint_log_probabilities(spec, logits, mask)
     other_joint = joint_log_probabilities(spec, other_logits, mask)
     assert math.isclose(sum(math.exp(value) for value in joint.values()), 1.0, abs_tol=1e-9)
     for action, expected in joint.items():
-        assert ours.log_prob(torch.tensor(action)).item() == pytest.approx(expected, rel=FLOAT32, abs=1e-6)
+        assert ours.log_prob(torch.tensor(action)).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     entropy = -sum(math.exp(value) * value for value in joint.values())
     kl = sum(math.exp(value) * (value - other_joint[action]) for action, value in joint.items())
-    assert ours.entropy().item() == pytest.approx(entropy, rel=FLOAT32, abs=1e-6)
+    assert ours.entropy().item() == pytest.approx(entropy, rel=1e-9, abs=1e-9)
     crossed = cross_entropy(joint_probabilities(spec, ours.p), other.log_p) - ours.entropy()
-    assert crossed.item() == pytest.approx(kl, rel=FLOAT32, abs=1e-6)
+    assert crossed.item() == pytest.approx(kl, rel=1e-9, abs=1e-9)
 
 
 @given(specs(), st.integers(0, 10_000))
@@ -110,6 +112,7 @@ def test_a_head_that_the_op_does_not_use_is_exactly_silent() -> None:
 
 @pytest.mark.ledger("N8")
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
+@in_float64()
 def test_normalised_entropy_is_in_the_unit_interval_with_finite_gradients(size: int) -> None:
     spec = ActionSpec("discrete", ("action",), (size,), by_op=False, masked=True)
     for legal in range(1, size + 1):

@@ -7,6 +7,7 @@ from esper_agent.networks.distribution import FactoredDistribution, Legality, en
 from esper_agent.networks.head_terms import HeadTerms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from precision import in_float64
 from torch import Tensor
 
 SEEDS = st.integers(0, 10_000)
@@ -24,6 +25,7 @@ def make(spec: ActionSpec, seed: int, steps: tuple[int, int]) -> tuple[Tensor, L
 
 @given(specs(), SEEDS, STEPS)
 @settings(max_examples=100, deadline=None)
+@in_float64()
 def test_terms_and_their_gradient_equal_the_definitions(spec: ActionSpec, seed: int, steps: tuple[int, int]) -> None:
     logits, legality, entries, generator = make(spec, seed, steps)
     distribution = FactoredDistribution(spec, logits, legality.penalty)
@@ -34,7 +36,7 @@ def test_terms_and_their_gradient_equal_the_definitions(spec: ActionSpec, seed: 
     (found,) = torch.autograd.grad(terms, logits, slopes)
     for part, same in zip(terms, plain, strict=True):
         torch.testing.assert_close(part, same)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @given(specs(), SEEDS, STEPS)

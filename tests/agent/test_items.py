@@ -15,7 +15,7 @@ from esper_agent.networks.distribution import Legality
 from esper_agent.networks.policy import Policy
 from esper_agent.networks.slot_encoder import Items
 from gymnasium.vector import SyncVectorEnv
-from update_tools import first_deviation
+from update_tools import FEW_ULPS, first_deviation
 
 ACTIONS = ActionSpec("dict", ("op", "kind", "place"), (3, 2, 4), True, True)
 ITEMS = Items("place", shared=5, count=4, width=6)
@@ -110,7 +110,7 @@ def test_the_first_ratio_is_1_with_items_and_without(item_size: int) -> None:
         env, seed=0, n_steps=8, sequence_length=4, n_minibatches=2, item_size=item_size, policy_gain=1.0
     )
     assert (model.policy.decoder.items is None) == (item_size == 0)
-    assert first_deviation(model) < 1e-6
+    assert first_deviation(model) < FEW_ULPS
 
 
 def test_an_agent_with_items_saves_loads_and_predicts_alike(tmp_path: Any) -> None:

@@ -63,7 +63,8 @@ def test_playing_again_gives_the_same_and_other_seeds_give_something_else(env: E
     assert not np.array_equal(first.test_accuracy, play(NeverGrow(env), env, seed=50).test_accuracy)
 
 
-def test_a_list_of_seeds_names_the_instance_of_each_row(env: Env) -> None:
+def test_a_list_of_seeds_names_the_instance_of_each_row() -> None:
+    env = quick_env("Esper-v0", ROWS, horizon=10, dtype="float64")  # no answer hangs on rounding
     forward, backward = (play(PlateauRule(env), env, seeds) for seeds in ([5, 6, 7, 8], [8, 7, 6, 5]))
     np.testing.assert_allclose(forward.test_accuracy, backward.test_accuracy[::-1], atol=1e-6)
     np.testing.assert_allclose(forward.test_accuracy, play(PlateauRule(env), env, 5).test_accuracy, atol=1e-6)
@@ -102,6 +103,7 @@ def alone(seed: int, **settings: Any) -> tuple[float, float, int]:
 
 def test_rows_that_end_in_ruin_count_up_to_their_end() -> None:
     settings: dict[str, Any] = {"horizon": 8, "learning_rate": (0.1, 3.0), "max_rollbacks": 0, "collapse_loss": 1.3}
+    settings["dtype"] = "float64"  # learning as fast as this is chaotic
     env = quick_env("Esper-v0", 6, **settings)
     episodes = play(NeverGrow(env), env, seed=0)
     returns, accuracies, lengths = zip(*(alone(seed, **settings) for seed in range(6)), strict=True)

@@ -14,6 +14,7 @@ from esper_agent.networks.lstm import ResettingLSTM, set_forget_bias
 from esper_agent.networks.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from precision import in_float64
 from torch import nn
 
 GROWTH = ActionSpec("dict", ("op", "slot", "blueprint"), (3, 2, 4), by_op=True, masked=True)
@@ -35,7 +36,7 @@ def unrolled(lstm: ResettingLSTM, inputs, state, starts) -> torch.Tensor:
     hidden, cell = state
     outputs = []
     for time in range(inputs.shape[1]):
-        keep = (~starts[:, time]).float()[None, :, None]
+        keep = (~starts[:, time]).to(inputs.dtype)[None, :, None]
         hidden, cell = hidden * keep, cell * keep
         step = inputs[:, time : time + 1]
         for index, layer in enumerate(lstm.layers):
@@ -49,6 +50,7 @@ def unrolled(lstm: ResettingLSTM, inputs, state, starts) -> torch.Tensor:
 @pytest.mark.ledger("U2")
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 9), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=60, deadline=None)
+@in_float64()
 def test_one_call_with_resets_equals_step_by_step(seed: int, layers: int, time: int, share: float) -> None:
     torch.manual_seed(seed)
     lstm = ResettingLSTM(3, 6, layers, forget_bias=1.0)
@@ -57,7 +59,7 @@ def test_one_call_with_resets_equals_step_by_step(seed: int, layers: int, time: 
     state = (torch.randn(layers, 4, 6), torch.randn(layers, 4, 6))
     ours = lstm(inputs, state, starts, int(starts[:, 1:].sum(1).max()) if time > 1 else 0)
     reference = unrolled(lstm, inputs, state, starts)
-    torch.testing.assert_close(ours, reference, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours, reference, atol=1e-12, rtol=1e-12)
     weights = torch.randn_like(ours)
     leaves = [inputs, *lstm.parameters()]
     for got, expected in zip(
@@ -65,7 +67,7 @@ def test_one_call_with_resets_equals_step_by_step(seed: int, layers: int, time: 
         torch.autograd.grad((reference * weights).sum(), leaves),
         strict=True,
     ):
-        torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(got, expected, atol=1e-11, rtol=1e-9)
 
 
 def test_nothing_passes_an_episode_start() -> None:
@@ -80,18 +82,20 @@ def test_nothing_passes_an_episode_start() -> None:
     assert all(part.abs().max() == 0.0 for part in gradients[1:])
 
 
+@in_float64()
 def test_spare_room_for_resets_changes_nothing() -> None:
     lstm = ResettingLSTM(3, 6, 1, forget_bias=1.0)
     inputs, starts = torch.randn(2, 7, 3), torch.zeros(2, 7, dtype=torch.bool)
     starts[0, 3] = True
     state = (torch.randn(1, 2, 6), torch.randn(1, 2, 6))
     exact, roomy = lstm(inputs, state, starts, 1), lstm(inputs, state, starts, 5)
-    torch.testing.assert_close(exact, roomy, atol=1e-6, rtol=0)
+    torch.testing.assert_close(exact, roomy, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.ledger("P8", "N7")
+@pytest.mark.ledger("P8", "N7", "Y33")
 @pytest.mark.parametrize("spec", [PLAIN, GROWTH], ids=["discrete", "growth"])
 @pytest.mark.parametrize("layers", [1, 2])
+@in_float64()
 def test_acting_step_by_step_equals_evaluating_the_sequence(spec: ActionSpec, layers: int) -> None:
     policy = make_policy(spec, lstm_layers=layers)
     generator = torch.Generator().manual_seed(0)
@@ -110,7 +114,7 @@ def test_acting_step_by_step_equals_evaluating_the_sequence(spec: ActionSpec, la
     legality = Legality.of(spec, masks)
     evaluation = policy(observations, first, starts, steps, legality.penalty)
     evaluated = evaluation.distribution.log_prob(torch.stack(actions, -1))
-    torch.testing.assert_close(torch.stack(log_probs, 1), evaluated.detach(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.stack(log_probs, 1), evaluated.detach(), atol=1e-11, rtol=1e-11)
     assert evaluated.requires_grad
 
 
@@ -226,6 +230,7 @@ def test_later_heads_see_the_op_unless_told_otherwise() -> None:
 @pytest.mark.ledger("U21")
 @given(specs(), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
+@in_float64()
 def test_padded_logits_hold_every_heads_own_layer(spec: ActionSpec, seed: int) -> None:
     torch.manual_seed(seed)
     policy = Policy(OBSERVATION, spec, PPOConfig(policy_gain=1.0, lstm_size=6, head_hidden=8))
@@ -237,7 +242,7 @@ def test_padded_logits_hold_every_heads_own_layer(spec: ActionSpec, seed: int) -
             shift = policy.decoder.op_embedding[row] if head and policy.decoder.op_embedding is not None else 0.0
             expected = policy.decoder.heads[name](torch.tanh(actor + shift)).movedim(-1, 0)
             cell = 0 if head == 0 else 1 + row * spec.followers + head - 1
-            torch.testing.assert_close(logits[cell, :size], expected, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(logits[cell, :size], expected, atol=1e-12, rtol=1e-12)
 
 
 def test_parameter_groups_cover_every_parameter_once() -> None:

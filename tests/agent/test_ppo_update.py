@@ -15,10 +15,11 @@ from esper_agent.algorithm.loss import Counts, LossSettings, Targets, k3, mean_e
 from esper_agent.diagnostics.gradients import clip_gradients
 from esper_agent.diagnostics.metrics import by_label
 from gymnasium.vector import AutoresetMode
+from precision import ulps
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor
 from toy_envs import MaskedHeads, OpDependentSlot, hidden_cartpole_vector
-from update_tools import collect, loss_of, make_model, with_targets
+from update_tools import FEW_ULPS, collect, deviation, loss_of, make_model, with_targets
 
 ENVS = {
     "same step": lambda: MaskedHeads(6),
@@ -38,10 +39,8 @@ def test_the_first_ratio_is_one_for_any_chunking_with_masks_and_resets(env: str,
     batch, targets, partition = with_targets(model)
     assert batch.starts[:, 1:].any() or length == 1
     for rows in partition:
-        loss = loss_of(model.learner, batch.select(rows), targets.select(rows))
-        assert (loss.log_ratios.sum(0).exp() - 1).abs().max() < 1e-6
-    whole = loss_of(model.learner, batch, targets)  # other minibatches than the old policy's
-    assert (whole.log_ratios.sum(0).exp() - 1).abs().max() < 1e-6
+        assert deviation(model, batch.select(rows), targets.select(rows)) < FEW_ULPS
+    assert deviation(model, batch, targets) < FEW_ULPS  # other minibatches than the old policy's
 
 
 @pytest.mark.ledger("U3", "P8")
@@ -59,7 +58,7 @@ def test_the_old_policy_is_the_one_that_acted(env: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("esper_agent.algorithm.collector.act", watched)
     batch, targets, _ = with_targets(model)
     acted = model.buffer.to_sequences(torch.stack(taken))
-    assert (targets.head_log_probs.sum(0) - acted)[batch.decisions].abs().max() < 5e-6
+    assert ulps((targets.head_log_probs.sum(0) - acted)[batch.decisions], acted[batch.decisions]) < 2 * FEW_ULPS
 
 
 @pytest.mark.ledger("U3")
@@ -83,8 +82,8 @@ def test_learning_at_rate_zero_leaves_the_policy_and_its_kl_at_zero() -> None:
     model = make_model(learning_rate=0.0)
     collect(model)
     metrics = model.update()
-    assert metrics["approx_kl"] < 1e-12
-    assert abs(metrics["exact_kl"]) < 1e-6
+    assert metrics["approx_kl"] < 1e-10  # the square of a log-ratio
+    assert abs(metrics["exact_kl"]) < 1e-5
     assert metrics["max_abs_log_ratio"] < 1e-5
     assert not metrics["stopped_early"]
 
@@ -116,9 +115,10 @@ def test_one_minibatch_gives_the_full_batch_gradient_and_equal_ones_average_to_i
 
     full = gradient(torch.arange(batch.count))
     shuffled = gradient(torch.randperm(batch.count))
-    torch.testing.assert_close(full, shuffled, atol=1e-6, rtol=1e-4)
+    rounding = 1e-5 * full.abs().max().item()
+    torch.testing.assert_close(full, shuffled, atol=rounding, rtol=0)
     parts = torch.stack([gradient(rows) for rows in torch.randperm(batch.count).chunk(3)]).mean(0)
-    torch.testing.assert_close(full, parts, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(full, parts, atol=rounding, rtol=0)
 
 
 def test_the_loss_does_not_depend_on_the_order_of_environments_or_on_padding() -> None:
@@ -130,8 +130,8 @@ def test_the_loss_does_not_depend_on_the_order_of_environments_or_on_padding() -
     roomy = replace(batch.select(order), max_resets=batch.max_resets + 5)
     padded = loss_of(model.learner, roomy, targets.select(order))
     for other in (shuffled, padded):
-        torch.testing.assert_close(other.total, loss.total, atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(other.metrics, loss.metrics, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(other.total, loss.total, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(other.metrics, loss.metrics, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.ledger("P4")
@@ -183,7 +183,7 @@ def test_the_loss_falls_by_exactly_the_coefficient_per_unit_of_entropy() -> None
         rest = torch.tensor([value if at != index else 0.0 for at, value in enumerate(coefs.values())])
         none = loss_of(model.learner, batch, targets, entropy_coefs=rest)
         paid = coef * base.metrics["entropy"][index].item()
-        assert (none.total - base.total).item() == pytest.approx(paid, rel=1e-3, abs=1e-6)
+        assert (none.total - base.total).item() == pytest.approx(paid, rel=1e-3)
 
 
 @pytest.mark.ledger("U5")
@@ -327,7 +327,7 @@ def test_the_value_gradient_is_bounded_by_the_huber_delta(delta: float) -> None:
     targets = Targets(zeros[None], zeros[None, None], zeros, zeros, zeros, zeros)
     settings = LossSettings(0.2, "joint", None, 0.5, delta, torch.zeros(1))
     (gradient,) = torch.autograd.grad(value_loss(values, targets, settings).sum(), values)
-    assert gradient.abs().max() <= delta + 1e-6
+    assert gradient.abs().max() <= delta * (1 + 1e-6)
     assert gradient[3].item() == pytest.approx(min(0.3, delta))
 
 
@@ -407,9 +407,9 @@ def test_at_ratio_one_the_gradient_is_reinforce(mode: str) -> None:
     log_prob = model.learner.evaluate(batch).distribution.log_prob(batch.actions)
     reinforce = -(log_prob * targets.advantages)[batch.decisions].mean()
     for got, expected in zip(ours, torch.autograd.grad(reinforce, parameters), strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-3)
+        torch.testing.assert_close(got, expected, atol=1e-4 * expected.abs().max().item(), rtol=0)
     assert loss.metrics["policy_loss"].item() == pytest.approx(
-        -targets.advantages[batch.decisions].mean().item(), abs=1e-6
+        -targets.advantages[batch.decisions].mean().item(), abs=1e-5
     )
 
 

@@ -249,12 +249,12 @@ def test_a_tiny_spread_of_advantages_is_not_blown_up() -> None:
 
 @pytest.mark.ledger("U11")
 def test_only_decision_steps_set_the_scale() -> None:
-    advantages = torch.randn(6, 4)
+    advantages = torch.randn(6, 4, dtype=torch.float64)
     advantages[0] = 1e6
     decided = torch.arange(4, 24)
-    scaled = normalize_advantages(advantages, decided, torch.tensor(1e-4)).flatten()[decided]
-    assert scaled.mean().item() == pytest.approx(0, abs=1e-6)
-    assert scaled.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+    scaled = normalize_advantages(advantages, decided, torch.tensor(1e-4).double()).flatten()[decided]
+    assert scaled.mean().item() == pytest.approx(0, abs=1e-12)
+    assert scaled.std(correction=0).item() == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.ledger("U23")

@@ -7,6 +7,7 @@ from esper_agent import FactoredRecurrentPPO
 from esper_agent.algorithm.loss import Counts, Targets, ppo_loss
 from esper_agent.algorithm.rollout_buffer import Sequences
 from esper_agent.algorithm.update import Learner
+from precision import ulps
 from stable_baselines3.common.callbacks import CallbackList
 from torch import Tensor
 from toy_envs import MaskedHeads
@@ -15,6 +16,7 @@ SMALL: dict[str, Any] = {
     "n_steps": 24, "sequence_length": 8, "n_minibatches": 3, "n_epochs": 2, "encoder_sizes": (16,), "lstm_size": 16,
     "head_hidden": 16, "policy_gain": 1.0,
 }  # fmt: skip
+FEW_ULPS = 8  # a log-probability is a sum over heads of what several layers in float32 made
 
 
 def make_model(env: Any = None, **changes: Any) -> FactoredRecurrentPPO:
@@ -37,10 +39,14 @@ def with_targets(model: FactoredRecurrentPPO) -> tuple[Sequences, Targets, list[
 
 
 def first_deviation(model: FactoredRecurrentPPO) -> float:
-    """How far the ratios of the first epoch of a new rollout are from 1."""
+    """How far the first ratios of a new rollout are from 1, in units of the log-probabilities' last place."""
     batch, targets, partition = with_targets(model)
-    losses = [loss_of(model.learner, batch.select(rows), targets.select(rows)) for rows in partition]
-    return max(float((loss.log_ratios.sum(0).exp() - 1).abs().max().detach()) for loss in losses)
+    return max(deviation(model, batch.select(rows), targets.select(rows)) for rows in partition)
+
+
+def deviation(model: FactoredRecurrentPPO, batch: Any, targets: Targets) -> float:
+    loss = loss_of(model.learner, batch, targets)
+    return ulps(loss.log_ratios.sum(0), targets.head_log_probs.sum(0))
 
 
 def loss_of(learner: Learner, batch: Any, targets: Targets, **changes: Any) -> Any:

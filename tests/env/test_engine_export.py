@@ -46,7 +46,7 @@ def test_an_exported_row_answers_as_the_population_does(task: str, dtype: torch.
         live = population.census.live[row]
         assert {int(slot) for slot in network.seeds} == set(live.nonzero()[0].tolist())
         # Seeds this loud swell a transformer's stream, and rounding with it, before the last norm shrinks it again.
-        swell = 10 if task == TINY_TEXT else 1
+        swell = (10 if task == TINY_TEXT else 1) * max(1.0, answers[row].abs().max().item())
         torch.testing.assert_close(network(inputs), answers[row], rtol=0.0, atol=tolerance * swell)
 
 

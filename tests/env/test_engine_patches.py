@@ -31,12 +31,12 @@ def test_entering_is_pixel_unshuffle(shape: tuple[int, int, int], patch: int) ->
 
 def test_a_strided_first_convolution_is_the_same_network() -> None:
     """The first block's weights, laid out over pixels, give the same answers as a convolution with that stride."""
-    network = CNNHost((3, 8, 8), (6,), 10, pooled=(), patch=2).template()
+    network = CNNHost((3, 8, 8), (6,), 10, pooled=(), patch=2).template().double()
     weight = network.blocks[0][0].weight
     strided = F.pixel_shuffle(weight, 2)  # 3x3 patches of 2x2 pixels: a kernel of 6x6
-    images = torch.randn(4, 3, 8, 8)
+    images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
     expected = F.conv2d(images, strided, stride=2, padding=2)
-    torch.testing.assert_close(network.blocks[0][0](network.enter(images)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(network.blocks[0][0](network.enter(images)), expected, rtol=0, atol=1e-12)
 
 
 def test_rows_trained_together_answer_as_plain_networks() -> None:

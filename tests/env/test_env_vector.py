@@ -188,7 +188,7 @@ def test_metadata_says_the_mode_of_each_instance(mode: str) -> None:
 
 
 def test_a_reset_mask_resets_its_rows_alone_and_the_options_stay_as_they_were() -> None:
-    env = tiny(4, autoreset_mode="disabled")
+    env = tiny(4, autoreset_mode="disabled", dtype="float64")
     observation, _ = env.reset(seed=0)
     observation, *_ = env.step(everywhere(WAIT, 4))
     mask = np.array([True, False, True, False])
@@ -198,7 +198,7 @@ def test_a_reset_mask_resets_its_rows_alone_and_the_options_stay_as_they_were() 
     assert mask.tolist() == [True, False, True, False]
     np.testing.assert_array_equal(after[~mask], observation[~mask])
     for row in (0, 2):
-        single, _ = EsperEnv(task=TINY, horizon=12).reset(seed=100 + row)
+        single, _ = EsperEnv(task=TINY, horizon=12, dtype="float64").reset(seed=100 + row)
         np.testing.assert_allclose(after[row], single, atol=1e-6)
     assert env.simulation.state.step.tolist() == [0, 1, 0, 1]
 
