@@ -1,10 +1,12 @@
 """One training step of N hosts: the population against a plain Python loop over modules, side by side in one run.
 
+The population twice: as shipped, with parts fused by hand, and by the default, `torch.func.vmap` over the plain parts.
+
     python benchmarks/engine_throughput.py --quick --json engine.json
     python benchmarks/engine_throughput.py            # writes benchmarks/results/engine_throughput.{json,md,png}
     python benchmarks/engine_throughput.py --hosts text transformer_48   # these again, the others as they were stored
 
-Both arms do the same work on the same threads: forward, cross-entropy, backward and SGD with momentum on the same
+All arms do the same work on the same threads: forward, cross-entropy, backward and SGD with momentum on the same
 minibatches, drawn from resident data. Arms take turns, and each is judged by its fastest turn, so that load on the
 machine weighs on both alike. With one thread, what counts is the processor's time, which other jobs do not add to. The
 times are per minibatch, from an epoch of several.
@@ -15,7 +17,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +30,11 @@ from common import RESULTS, provenance, write_json
 from esper_env.blueprints import BLUEPRINTS
 from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.optimizers import SGD
-from esper_env.hosts import CNNHost, Host, MLPHost, TransformerHost
+from esper_env.hosts import CNNHost, Host, MLPHost, TransformerHost, host_of
 from esper_env.population.population import Engine, Population
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS
 from esper_env.tasks.digits import DENSE_SEEDS
-from torch import Tensor, nn
 
 BATCH, LEARNING_RATE, MOMENTUM, POOL, CLASSES = 32, 0.05, 0.9, 1000, 10
 NO_TILES = 1 << 60
@@ -59,22 +60,6 @@ CASES = {
 }
 
 
-class PlainNetwork(nn.Module):
-    """A host's template as one ordinary module."""
-
-    def __init__(self, host: Host) -> None:
-        super().__init__()
-        self.host: Any = host.template()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        x = self.host.enter(x)
-        for index, block in enumerate(self.host.blocks):
-            x = self.host.bridge(index, block(x))
-        logits: Tensor = self.host.head(x)
-        return logits
-
-
 def make_data(case: Case, n: int) -> Minibatches:
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(POOL, (n, case.minibatches, case.batch), generator=generator)
@@ -84,6 +69,13 @@ def make_data(case: Case, n: int) -> Minibatches:
         inputs = torch.randn(POOL, *case.sample, generator=generator)
         labels = torch.randint(CLASSES, (POOL,), generator=generator)
     return Minibatches(inputs, index, labels[index])
+
+
+def by_default(case: Case) -> Case:
+    """The same host with nothing fused by hand."""
+    sample = case.host.sample()
+    host = host_of(case.host.template, case.host.family, sample.dtype)
+    return replace(case, host=host(shape=tuple(sample.shape[1:])))
 
 
 def make_population(case: Case, n: int, blueprints: tuple[str, ...] = ()) -> Population:
@@ -99,9 +91,13 @@ def population_arm(case: Case, n: int) -> Callable[[], object]:
     return partial(train_epoch, population, data)
 
 
+def default_arm(case: Case, n: int) -> Callable[[], object]:
+    return partial(train_epoch, make_population(by_default(case), n), make_data(case, n))
+
+
 def loop_arm(case: Case, n: int) -> Callable[[], object]:
     data = make_data(case, n)
-    networks = [PlainNetwork(case.host) for _ in range(n)]
+    networks = [case.host.template() for _ in range(n)]
     optimizers = [torch.optim.SGD(net.parameters(), LEARNING_RATE, MOMENTUM, foreach=True) for net in networks]
 
     def run() -> None:
@@ -133,15 +129,10 @@ def fastest(arms: dict[str, Callable[[], object]], per_call: int, seconds: float
 
 def compare(case: Case, sizes: list[int], seconds: float) -> Iterator[tuple[int, dict[str, float]]]:
     for n in sizes:
-        times = fastest({"loop": loop_arm(case, n), "population": population_arm(case, n)}, case.minibatches, seconds)
-        yield (
-            n,
-            {
-                "loop_ms": times["loop"],
-                "population_ms": times["population"],
-                "speedup": times["loop"] / times["population"],
-            },
-        )
+        arms = {"loop": loop_arm(case, n), "default": default_arm(case, n), "population": population_arm(case, n)}
+        times = fastest(arms, case.minibatches, seconds)
+        gains = {"speedup": times["loop"] / times["population"], "by_hand": times["default"] / times["population"]}
+        yield n, {f"{name}_ms": time for name, time in times.items()} | gains
 
 
 def untiled(arm: Callable[[], object]) -> Callable[[], object]:
@@ -199,15 +190,15 @@ def seeds_cost(n: int, seconds: float) -> dict[str, float]:
 
 
 def measure_hosts(names: Iterable[str], sizes: list[int], seconds: float) -> dict[str, Any]:
-    """Both arms of each host by N."""
+    """All arms of each host by N."""
     result: dict[str, Any] = {}
     for name in names:
         result[name] = {}
         for n, row in compare(CASES[name], sizes, seconds):
             result[name][str(n)] = row
             print(
-                f"{name:<14} N={n:<4} loop {row['loop_ms']:9.2f} ms   population {row['population_ms']:8.2f} ms"
-                f"   speedup {row['speedup']:5.1f}x",
+                f"{name:<14} N={n:<4} loop {row['loop_ms']:9.2f} ms   default {row['default_ms']:8.2f} ms"
+                f"   population {row['population_ms']:8.2f} ms   speedup {row['speedup']:5.1f}x",
                 flush=True,
             )
     return result
@@ -236,12 +227,13 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         f"{', '.join(commands)}; milliseconds per minibatch.",
         "",
-        "| host | batch | threads | N | loop | population | speedup |",
-        "|---|---|---|---|---|---|---|",
+        "| host | batch | threads | N | loop | default | population | speedup over the loop | over the default |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, case in CASES.items():
         for n, row in result[name].items():
-            times = f"{row['loop_ms']:.2f} | {row['population_ms']:.2f} | {row['speedup']:.1f}x"
+            times = f"{row['loop_ms']:.2f} | {row['default_ms']:.2f} | {row['population_ms']:.2f}"
+            times += f" | {row['speedup']:.1f}x | {row['by_hand']:.1f}x"
             lines.append(f"| {name} | {case.batch} | {runs[name]['threads']} | {n} | {times} |")
     tiling, gemm = result["tiling"], result["gemm"]
     seeds = ", ".join(f"{count}: {ms:.2f}" for count, ms in result["seeds_ms"].items())

@@ -298,7 +298,7 @@ class PlainRow:
         self.engine, self.row = population.engine, row
         self.lr = population.lr[row].item()
         self.host = self.engine.host.template().to(self.engine.dtype)
-        self.host.load_state_dict(host_state(population, row))
+        self.host.load_state_dict(self.host.state_dict() | host_state(population, row))
         self.optimizer = plain_optimizer(self.engine.optimizer, self.host.parameters(), self.lr)
         self.alive = [mask[row].clone() for mask in population.lesions]
         self.seeds: dict[int, PlainSeed] = {}
@@ -331,15 +331,14 @@ class PlainRow:
 
     def forward(self, x: Tensor, acting: Iterable[int], outputs: list[Tensor] | None = None) -> Tensor:
         """Logits with exactly these slots' seeds acting: live ones at their alpha, incubating ones at one."""
-        x = self.host.enter(x)
-        for slot, block in enumerate(self.host.blocks):
-            h = block(x)
+
+        def beside(slot: int, x: Tensor, h: Tensor) -> Tensor:
             h = h * along_units(self.alive[slot], h)
             if outputs is not None:
                 outputs.append(h)
-            y = self._with_seed(self.seeds[slot], x, h) if slot in acting else h
-            x = self.host.bridge(slot, y)
-        return self.host.head(x)
+            return self._with_seed(self.seeds[slot], x, h) if slot in acting else h
+
+        return self.host(x, beside)
 
     def _with_seed(self, seed: PlainSeed, x: Tensor, h: Tensor) -> Tensor:
         alpha = seed.alpha if seed.live else 1.0

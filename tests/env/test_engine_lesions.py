@@ -36,8 +36,8 @@ def block_outputs(population: Population, row: int, slot: int, inputs: Tensor) -
     """What leaves a block, before and after its seed, per unit: whether any sample moves it."""
     plain, outputs = PlainRow(population, row), []
     seen = []
-    bridge = plain.host.bridge
-    plain.host.bridge = lambda index, y: (seen.append(y), bridge(index, y))[1]
+    for bridge in plain.host.bridges:
+        bridge.register_forward_pre_hook(lambda _bridge, arguments: seen.append(arguments[0]))
     plain.forward(inputs, plain.live, outputs)
     axes = [0, 2, 3] if outputs[slot].dim() == 4 else list(range(outputs[slot].dim() - 1))
     return outputs[slot].abs().sum(dim=axes) > 0, seen[slot].abs().sum(dim=axes) > 0

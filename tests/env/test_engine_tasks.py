@@ -73,11 +73,11 @@ def test_slots_have_the_shapes_that_blocks_have(name: str) -> None:
     host = TASKS[name].host
     network, order = host.template(), -1 if name == "text" else 1
     x = network.enter(TASKS[name].load().train.inputs[:2])
-    for index, (slot, block) in enumerate(zip(host.slots, network.blocks, strict=True)):
+    for slot, block, bridge in zip(host.slots, network.blocks, network.bridges, strict=True):
         assert tuple(x.shape[1:])[::order] == slot.inputs
         h = block(x)
         assert tuple(h.shape[1:])[::order] == slot.outputs
-        x = network.bridge(index, h)
+        x = bridge(h)
 
 
 @pytest.mark.parametrize(("registry", "kind"), [(TASKS, "task"), (BLUEPRINTS, "blueprint"), (HOSTS, "host")])
@@ -107,7 +107,7 @@ def test_an_item_knows_its_name() -> None:
 
 def test_a_blueprint_of_another_family_is_refused() -> None:
     host = TASKS["digits_mlp"].host
-    with pytest.raises(ValueError, match=r"Pointwise.*do not fit a host of family 'dense'"):
+    with pytest.raises(ValueError, match=r"\['dense', 'image'\] do not fit a host of family 'dense'"):
         Engine(host, (BLUEPRINTS["low_rank"], BLUEPRINTS["pointwise"]), SGD())
 
 

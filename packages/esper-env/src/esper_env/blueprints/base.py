@@ -1,31 +1,41 @@
 """What a blueprint is: a small module that maps a block's input to something added to its output."""
 
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from esper_env.fused.families import FAMILIES
 from esper_env.fused.layout import LayerScale, Params
+from esper_env.fused.vmapped import Vmapped, undrawn
 from esper_env.hosts.base import Slot
 from esper_env.registry import Registry
 
+Fused = Callable[[Params, Tensor], Tensor]  # what n models with these parameters make of activations
 
-class Blueprint(ABC):
-    """The inside of a kind of seed, described once for one model (`template`) and once fused for n models (`apply`).
+
+@dataclass(frozen=True)
+class Blueprint:
+    """The inside of a kind of seed: a plain module.
 
     A layer scale that starts at zero follows it, so a newborn seed is silent and yet receives gradient.
     """
 
-    family: ClassVar[str]  # which hosts it fits: those of the same family
+    family: str  # which hosts it fits: those of the same family
+    template: Callable[[Slot], nn.Module]  # one plain module for a slot
     gain: float  # of the layer scale; the smaller it is, the smaller are the steps that training takes with the seed
+    fused: Fused | None = None  # a faster form for n models that gives the same; None: `torch.func.vmap`
 
-    @abstractmethod
-    def template(self, slot: Slot) -> nn.Module:
-        """One plain module for a slot."""
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"Blueprint.family is {self.family!r}; allowed: {', '.join(FAMILIES)}")
 
-    @abstractmethod
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """What the fused modules make of x; `params` under the template's names."""
+    def body(self, slot: Slot) -> Fused:
+        """The fused module for a slot; parameters under the template's names."""
+        if self.fused is not None:
+            return self.fused
+        family, module = FAMILIES[self.family], Vmapped(undrawn(lambda: self.template(slot)))
+        return lambda params, x: family.arranged(module(params, family.models_first(x)))
 
 
 BLUEPRINTS: Registry[Blueprint] = Registry("blueprint")

@@ -1,7 +1,6 @@
 """Seeds for dense blocks, from a rank-two linear map to a wide two-layer MLP."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,80 +15,51 @@ from esper_env.hosts.base import Slot
 GAIN = 0.5
 
 
-class PlainGatedUnit(nn.Module):
-    """A gated linear unit in plain torch."""
+def low_rank(slot: Slot, rank: int) -> nn.Module:
+    """A linear map of low rank: the smallest seed, and the only one without an activation."""
+    down = nn.Linear(slot.inputs[0], rank, bias=False)
+    return nn.Sequential(down, nn.Linear(rank, slot.outputs[0], bias=False))
 
-    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+
+def fused_low_rank(params: Params, x: Tensor) -> Tensor:
+    """Down, up."""
+    return dense(dense(x, params["0.weight"]), params["1.weight"])
+
+
+def two_layer(slot: Slot, hidden: int) -> nn.Module:
+    """A two-layer MLP; its hidden width sets its price."""
+    return nn.Sequential(nn.Linear(slot.inputs[0], hidden), nn.ReLU(), nn.Linear(hidden, slot.outputs[0]))
+
+
+def fused_two_layer(params: Params, x: Tensor) -> Tensor:
+    """Linear, ReLU, linear."""
+    hidden = F.relu(dense(x, params["0.weight"], params["0.bias"]), inplace=True)
+    return dense(hidden, params["2.weight"], params["2.bias"])
+
+
+class GatedUnit(nn.Module):
+    """A gated linear unit: multiplicative features."""
+
+    def __init__(self, slot: Slot, hidden: int) -> None:
         super().__init__()
-        self.value = nn.Linear(inputs, hidden)
-        self.key = nn.Linear(inputs, hidden)
-        self.out = nn.Linear(hidden, outputs)
+        self.value, self.key = (nn.Linear(slot.inputs[0], hidden) for _ in range(2))
+        self.out = nn.Linear(hidden, slot.outputs[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The unit's output."""
+        """Value times the sigmoid of a key, then linear."""
         out: Tensor = self.out(self.value(x) * self.key(x).sigmoid())
         return out
 
 
-@dataclass(frozen=True)
-class LowRank(Blueprint):
-    """A linear map of low rank: the smallest seed, and the only one without an activation."""
-
-    rank: int
-    family: ClassVar[str] = "dense"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Two linear layers without bias."""
-        down = nn.Linear(slot.inputs[0], self.rank, bias=False)
-        up = nn.Linear(self.rank, slot.outputs[0], bias=False)
-        return nn.Sequential(down, up)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Down, up."""
-        return dense(dense(x, params["0.weight"]), params["1.weight"])
+def fused_gated_unit(params: Params, x: Tensor) -> Tensor:
+    """Value times the sigmoid of a key, then linear."""
+    value = dense(x, params["value.weight"], params["value.bias"])
+    key = dense(x, params["key.weight"], params["key.bias"])
+    return dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
 
 
-@dataclass(frozen=True)
-class TwoLayer(Blueprint):
-    """A two-layer MLP; its hidden width sets its price."""
-
-    hidden: int
-    family: ClassVar[str] = "dense"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Linear, ReLU, linear."""
-        first, second = nn.Linear(slot.inputs[0], self.hidden), nn.Linear(self.hidden, slot.outputs[0])
-        return nn.Sequential(first, nn.ReLU(), second)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Linear, ReLU, linear."""
-        hidden = F.relu(dense(x, params["0.weight"], params["0.bias"]), inplace=True)
-        return dense(hidden, params["2.weight"], params["2.bias"])
-
-
-@dataclass(frozen=True)
-class GatedUnit(Blueprint):
-    """A gated linear unit: multiplicative features."""
-
-    hidden: int
-    family: ClassVar[str] = "dense"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Value times the sigmoid of a key, then linear."""
-        return PlainGatedUnit(slot.inputs[0], self.hidden, slot.outputs[0])
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused unit."""
-        value = dense(x, params["value.weight"], params["value.bias"])
-        key = dense(x, params["key.weight"], params["key.bias"])
-        return dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
-
-
-BLUEPRINTS.register("low_rank", LowRank(rank=2))
-BLUEPRINTS.register("narrow_mlp", TwoLayer(hidden=6))
-BLUEPRINTS.register("medium_mlp", TwoLayer(hidden=16))
-BLUEPRINTS.register("wide_mlp", TwoLayer(hidden=32))
-BLUEPRINTS.register("gated_unit", GatedUnit(hidden=12))
+BLUEPRINTS.register("low_rank", Blueprint("dense", partial(low_rank, rank=2), GAIN, fused_low_rank))
+BLUEPRINTS.register("narrow_mlp", Blueprint("dense", partial(two_layer, hidden=6), GAIN, fused_two_layer))
+BLUEPRINTS.register("medium_mlp", Blueprint("dense", partial(two_layer, hidden=16), GAIN, fused_two_layer))
+BLUEPRINTS.register("wide_mlp", Blueprint("dense", partial(two_layer, hidden=32), GAIN, fused_two_layer))
+BLUEPRINTS.register("gated_unit", Blueprint("dense", partial(GatedUnit, hidden=12), GAIN, fused_gated_unit))

@@ -1,7 +1,6 @@
 """Seeds for convolution blocks, from a pointwise map to a wide convolution."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,100 +19,61 @@ def _conv(inputs: int, outputs: int, kernel: int = KERNEL, groups: int = 1) -> n
     return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups)
 
 
-@dataclass(frozen=True)
-class Pointwise(Blueprint):
+def pointwise(slot: Slot) -> nn.Module:
     """A 1x1 convolution: mixes channels, sees no neighbours."""
-
-    family: ClassVar[str] = "image"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """One 1x1 convolution."""
-        return _conv(slot.inputs[0], slot.outputs[0], 1)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused map."""
-        return convolution(x, params["weight"], params["bias"])
+    return _conv(slot.inputs[0], slot.outputs[0], 1)
 
 
-@dataclass(frozen=True)
-class DepthwiseSeparable(Blueprint):
+def fused_pointwise(params: Params, x: Tensor) -> Tensor:
+    """The one convolution."""
+    return convolution(x, params["weight"], params["bias"])
+
+
+def depthwise_separable(slot: Slot) -> nn.Module:
     """A depthwise 3x3 convolution, ReLU, and a pointwise one."""
-
-    family: ClassVar[str] = "image"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Depthwise, ReLU, pointwise."""
-        inputs, outputs = slot.inputs[0], slot.outputs[0]
-        depthwise = _conv(inputs, inputs, groups=inputs)
-        return nn.Sequential(depthwise, nn.ReLU(), _conv(inputs, outputs, 1))
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused pair."""
-        spread = F.relu(convolution(x, params["0.weight"], params["0.bias"], groups=x.shape[-1]))
-        return convolution(spread, params["2.weight"], params["2.bias"])
+    inputs = slot.inputs[0]
+    return nn.Sequential(_conv(inputs, inputs, groups=inputs), nn.ReLU(), _conv(inputs, slot.outputs[0], 1))
 
 
-@dataclass(frozen=True)
-class Bottleneck(Blueprint):
+def fused_depthwise_separable(params: Params, x: Tensor) -> Tensor:
+    """Depthwise, ReLU, pointwise."""
+    spread = F.relu(convolution(x, params["0.weight"], params["0.bias"], groups=x.shape[-1]))
+    return convolution(spread, params["2.weight"], params["2.bias"])
+
+
+def bottleneck(slot: Slot, hidden: int) -> nn.Module:
     """A 1x1 convolution down, a 3x3 in the middle, a 1x1 up."""
-
-    hidden: int
-    family: ClassVar[str] = "image"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Down, ReLU, 3x3, ReLU, up."""
-        down, up = _conv(slot.inputs[0], self.hidden, 1), _conv(self.hidden, slot.outputs[0], 1)
-        middle = _conv(self.hidden, self.hidden)
-        return nn.Sequential(down, nn.ReLU(), middle, nn.ReLU(), up)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused bottleneck."""
-        hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
-        hidden = F.relu(convolution(hidden, params["2.weight"], params["2.bias"]))
-        return convolution(hidden, params["4.weight"], params["4.bias"])
+    down, up = _conv(slot.inputs[0], hidden, 1), _conv(hidden, slot.outputs[0], 1)
+    return nn.Sequential(down, nn.ReLU(), _conv(hidden, hidden), nn.ReLU(), up)
 
 
-@dataclass(frozen=True)
-class Convolution(Blueprint):
+def fused_bottleneck(params: Params, x: Tensor) -> Tensor:
+    """Down, ReLU, 3x3, ReLU, up."""
+    return convolution(fused_wide(params, x).relu(), params["4.weight"], params["4.bias"])
+
+
+def same(slot: Slot) -> nn.Module:
     """One 3x3 convolution and ReLU: what a block of the host does."""
-
-    family: ClassVar[str] = "image"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """3x3, ReLU."""
-        outputs = slot.outputs[0]
-        return nn.Sequential(_conv(slot.inputs[0], outputs), nn.ReLU())
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused convolution."""
-        return F.relu(convolution(x, params["0.weight"], params["0.bias"]))
+    return nn.Sequential(_conv(slot.inputs[0], slot.outputs[0]), nn.ReLU())
 
 
-@dataclass(frozen=True)
-class WideConvolution(Blueprint):
+def fused_same(params: Params, x: Tensor) -> Tensor:
+    """3x3, ReLU."""
+    return F.relu(convolution(x, params["0.weight"], params["0.bias"]))
+
+
+def wide(slot: Slot, hidden: int) -> nn.Module:
     """A 3x3 convolution to many channels, ReLU, and a pointwise one back."""
-
-    hidden: int
-    family: ClassVar[str] = "image"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """3x3, ReLU, pointwise."""
-        wide, back = _conv(slot.inputs[0], self.hidden), _conv(self.hidden, slot.outputs[0], 1)
-        return nn.Sequential(wide, nn.ReLU(), back)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused pair."""
-        hidden = F.relu(convolution(x, params["0.weight"], params["0.bias"]))
-        return convolution(hidden, params["2.weight"], params["2.bias"])
+    return nn.Sequential(_conv(slot.inputs[0], hidden), nn.ReLU(), _conv(hidden, slot.outputs[0], 1))
 
 
-BLUEPRINTS.register("pointwise", Pointwise())
-BLUEPRINTS.register("depthwise", DepthwiseSeparable())
-BLUEPRINTS.register("bottleneck", Bottleneck(hidden=4))
-BLUEPRINTS.register("convolution", Convolution())
-BLUEPRINTS.register("wide_convolution", WideConvolution(hidden=16))
+def fused_wide(params: Params, x: Tensor) -> Tensor:
+    """3x3, ReLU, pointwise."""
+    return convolution(fused_same(params, x), params["2.weight"], params["2.bias"])
+
+
+BLUEPRINTS.register("pointwise", Blueprint("image", pointwise, GAIN, fused_pointwise))
+BLUEPRINTS.register("depthwise", Blueprint("image", depthwise_separable, GAIN, fused_depthwise_separable))
+BLUEPRINTS.register("bottleneck", Blueprint("image", partial(bottleneck, hidden=4), GAIN, fused_bottleneck))
+BLUEPRINTS.register("convolution", Blueprint("image", same, GAIN, fused_same))
+BLUEPRINTS.register("wide_convolution", Blueprint("image", partial(wide, hidden=16), GAIN, fused_wide))

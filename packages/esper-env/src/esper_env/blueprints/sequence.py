@@ -1,13 +1,12 @@
 """Seeds for transformer blocks, from an affine layer norm to a wide MLP, and one that looks at earlier positions."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from esper_env.blueprints.base import BLUEPRINTS, Blueprint
-from esper_env.blueprints.dense import GatedUnit, LowRank, TwoLayer
+from esper_env.blueprints import dense as positionwise
+from esper_env.blueprints.base import BLUEPRINTS, Blueprint, Fused
 from esper_env.fused.attention import causal_attention
 from esper_env.fused.layers import dense, layer_norm, normed_dense
 from esper_env.fused.layout import Params
@@ -19,47 +18,24 @@ from esper_env.hosts.transformer import NORM_EPSILON
 GAIN = 3.0
 
 
-@dataclass(frozen=True)
-class Positionwise(Blueprint):
-    """A dense seed that acts on each position by itself."""
-
-    seed: Blueprint
-    family: ClassVar[str] = "sequence"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """The dense seed, whose layers act on the last axis."""
-        return self.seed.template(slot)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused dense seed, with positions as samples."""
-        return self.seed.apply(params, x.flatten(1, 2)).view(*x.shape[:3], -1)
-
-
-@dataclass(frozen=True)
-class AffineNorm(Blueprint):
+def affine_norm(slot: Slot) -> nn.Module:
     """A layer norm with its affine part: the smallest seed, which carries the block's input past it."""
-
-    family: ClassVar[str] = "sequence"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """The norm."""
-        return nn.LayerNorm(slot.inputs[0], NORM_EPSILON)
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused norm."""
-        return layer_norm(x, params["weight"], params["bias"], NORM_EPSILON)
+    return nn.LayerNorm(slot.inputs[0], NORM_EPSILON)
 
 
-class PlainAttentionHead(nn.Module):
-    """One causal attention head in plain torch."""
+def fused_affine_norm(params: Params, x: Tensor) -> Tensor:
+    """The norm."""
+    return layer_norm(x, params["weight"], params["bias"], NORM_EPSILON)
 
-    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+
+class AttentionHead(nn.Module):
+    """One causal attention head: the only seed that looks at earlier positions."""
+
+    def __init__(self, slot: Slot, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(inputs, NORM_EPSILON)
-        self.project = nn.Linear(inputs, 3 * width, bias=False)
-        self.out = nn.Linear(width, outputs)
+        self.norm = nn.LayerNorm(slot.inputs[0], NORM_EPSILON)
+        self.project = nn.Linear(slot.inputs[0], 3 * width, bias=False)
+        self.out = nn.Linear(width, slot.outputs[0])
 
     def forward(self, x: Tensor) -> Tensor:
         """What the head finds."""
@@ -68,28 +44,26 @@ class PlainAttentionHead(nn.Module):
         return out
 
 
-@dataclass(frozen=True)
-class AttentionHead(Blueprint):
-    """One causal attention head: the only seed that looks at earlier positions."""
-
-    width: int
-    family: ClassVar[str] = "sequence"
-    gain = GAIN
-
-    def template(self, slot: Slot) -> nn.Module:
-        """Norm, attention, linear."""
-        return PlainAttentionHead(slot.inputs[0], self.width, slot.outputs[0])
-
-    def apply(self, params: Params, x: Tensor) -> Tensor:
-        """The fused head."""
-        norm = (params["norm.weight"], params["norm.bias"])
-        projected = normed_dense(x.flatten(1, 2), *norm, params["project.weight"], None, NORM_EPSILON)
-        mixed = causal_attention(projected.view(*x.shape[:3], -1), heads=1).flatten(1, 2)
-        return dense(mixed, params["out.weight"], params["out.bias"]).view(*x.shape[:3], -1)
+def fused_attention_head(params: Params, x: Tensor) -> Tensor:
+    """Norm, attention, linear."""
+    norm = (params["norm.weight"], params["norm.bias"])
+    projected = normed_dense(x.flatten(1, 2), *norm, params["project.weight"], None, NORM_EPSILON)
+    mixed = causal_attention(projected.view(*x.shape[:3], -1), heads=1).flatten(1, 2)
+    return dense(mixed, params["out.weight"], params["out.bias"]).view(*x.shape[:3], -1)
 
 
-BLUEPRINTS.register("affine_norm", AffineNorm())
-BLUEPRINTS.register("low_rank_adapter", Positionwise(LowRank(rank=4)))
-BLUEPRINTS.register("gated_mlp", Positionwise(GatedUnit(hidden=12)))
-BLUEPRINTS.register("attention_head", AttentionHead(width=8))
-BLUEPRINTS.register("wide_token_mlp", Positionwise(TwoLayer(hidden=48)))
+def by_position(fused: Fused) -> Fused:
+    """A dense seed that acts on each position by itself: positions are its samples."""
+    return lambda params, x: fused(params, x.flatten(1, 2)).view(*x.shape[:3], -1)
+
+
+low_rank = partial(positionwise.low_rank, rank=4)
+gated_unit = partial(positionwise.GatedUnit, hidden=12)
+wide_mlp = partial(positionwise.two_layer, hidden=48)
+BLUEPRINTS.register("affine_norm", Blueprint("sequence", affine_norm, GAIN, fused_affine_norm))
+BLUEPRINTS.register("low_rank_adapter", Blueprint("sequence", low_rank, GAIN, by_position(positionwise.fused_low_rank)))
+BLUEPRINTS.register("gated_mlp", Blueprint("sequence", gated_unit, GAIN, by_position(positionwise.fused_gated_unit)))
+BLUEPRINTS.register(
+    "attention_head", Blueprint("sequence", partial(AttentionHead, width=8), GAIN, fused_attention_head)
+)
+BLUEPRINTS.register("wide_token_mlp", Blueprint("sequence", wide_mlp, GAIN, by_position(positionwise.fused_two_layer)))

@@ -41,42 +41,38 @@ class LayerScale(nn.Module):
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter: its name, its place in the row, and how it starts."""
+    """One parameter: its name, its shapes, and how it starts."""
 
     name: str
     plain: tuple[int, ...]  # the shape that the template gives it
     shape: tuple[int, ...]  # the shape that fused layers want
-    start: int
     size: int
     transposed: bool  # dense weights are kept input-major, which the batched matrix product prefers
     center: float  # initial values are center + bound * uniform(-1, 1)
     bound: float
 
+    def plain_rows(self, rows: Tensor) -> Tensor:
+        """Rows [n, *shape] as the template shapes them, [n, *plain]."""
+        return rows.mT if self.transposed else rows.reshape(-1, *self.plain)
 
-def _initial(module: nn.Module, parameter: Tensor) -> tuple[float, float]:
+
+def _initial(module: nn.Module, name: str, parameter: Tensor) -> tuple[float, float]:
     if parameter.dim() >= 2:
         fan_in = parameter.shape[1] if isinstance(module, nn.Embedding) else parameter[0].numel()
         return 0.0, sqrt((1.0 if isinstance(module, nn.Embedding) else 6.0) / fan_in)
-    is_norm_weight = isinstance(module, nn.GroupNorm | nn.LayerNorm) and parameter is module.weight
-    return (1.0 if is_norm_weight else 0.0), 0.0
-
-
-def _acts_per_sample(module: nn.Module, parameter: Tensor) -> bool:
-    """Vectors that meet dense activations [n, batch, features], and so need an axis for the batch."""
-    return isinstance(module, nn.Linear) and parameter.dim() == 1
+    return (1.0 if name == "weight" else 0.0), 0.0  # a vector of weights is that of a norm
 
 
 def _entries(template: nn.Module) -> Iterator[Entry]:
-    start = 0
     for path, module in template.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            transposed = isinstance(module, nn.Linear) and parameter.dim() == 2
-            plain = tuple(parameter.shape)
-            center, bound = _initial(module, parameter)
+            is_dense, plain = isinstance(module, nn.Linear), tuple(parameter.shape)
+            transposed = is_dense and len(plain) == 2
+            # The biases of dense layers meet activations [n, batch, features], and so have an axis for the batch.
+            shape = plain[::-1] if transposed else (1, *plain) if is_dense else plain
+            center, bound = _initial(module, name, parameter)
             full = f"{path}.{name}" if path else name
-            shape = plain[::-1] if transposed else (1, *plain) if _acts_per_sample(module, parameter) else plain
-            yield Entry(full, plain, shape, start, parameter.numel(), transposed, center, bound)
-            start += parameter.numel()
+            yield Entry(full, plain, shape, parameter.numel(), transposed, center, bound)
 
 
 class Layout:
@@ -132,11 +128,8 @@ class Layout:
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """One row as the state dict of the template."""
-        views = {e.name: row[e.start : e.start + e.size].view(e.shape) for e in self.entries}
-        return {
-            e.name: (views[e.name].T if e.transposed else views[e.name].view(e.plain)).contiguous()
-            for e in self.entries
-        }
+        views = zip(self.entries, self.unpack(row.unsqueeze(0)), strict=True)
+        return {entry.name: entry.plain_rows(view)[0].contiguous() for entry, view in views}
 
 
 def weight_draws(keys: Tensor, purpose: Purpose, step: Tensor | int, stream: Tensor | int, size: int) -> Tensor:

@@ -1,8 +1,8 @@
 """The networks that grow."""
 
-from esper_env.hosts.base import HOSTS, Host, Slot
+from esper_env.hosts.base import HOSTS, Host, Network, Slot, host_of
 from esper_env.hosts.cnn import CNNHost
 from esper_env.hosts.mlp import MLPHost
 from esper_env.hosts.transformer import TransformerHost
 
-__all__ = ["HOSTS", "CNNHost", "Host", "MLPHost", "Slot", "TransformerHost"]
+__all__ = ["HOSTS", "CNNHost", "Host", "MLPHost", "Network", "Slot", "TransformerHost", "host_of"]

@@ -1,14 +1,15 @@
 """The CNN host: convolution, group norm and a leaky activation per block, pooling between blocks."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from esper_env.fused.layers import average_pool, convolution, dense, global_average, leaky_group_norm
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network, require_positive
 from esper_env.hosts.mlp import LEAK
 
 KERNEL = 3
@@ -18,25 +19,6 @@ POOL = 2
 def _plain_block(inputs: int, outputs: int, groups: int) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, KERNEL, padding=KERNEL // 2, bias=False)
     return nn.Sequential(convolution, nn.GroupNorm(groups, outputs), nn.LeakyReLU(LEAK))
-
-
-class PlainCNN(nn.Module):
-    """One CNN host in plain torch."""
-
-    def __init__(self, host: "CNNHost") -> None:
-        super().__init__()
-        pairs = zip((host.entered[0], *host.channels), host.channels, strict=False)
-        self.blocks = nn.ModuleList(_plain_block(i, o, host.norm_groups) for i, o in pairs)
-        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(host.channels[-1], host.classes))
-        self.pooled, self.patch = host.pooled, host.patch
-
-    def enter(self, x: Tensor) -> Tensor:
-        """Squares of pixels as channels."""
-        return F.pixel_unshuffle(x, self.patch)
-
-    def bridge(self, index: int, y: Tensor) -> Tensor:
-        """Pool after the blocks that say so."""
-        return F.avg_pool2d(y, POOL) if index in self.pooled else y
 
 
 @dataclass(frozen=True)
@@ -55,7 +37,6 @@ class CNNHost(Host):
     patch: int = 1
 
     family: ClassVar[str] = "image"
-    row_axis: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         require_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
@@ -88,20 +69,19 @@ class CNNHost(Host):
         channels, height, width = self.image
         return channels * self.patch**2, height // self.patch, width // self.patch
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """One slot per block; a block keeps the size of its input."""
-        slots, (inputs, height, width) = [], self.entered
-        for index, outputs in enumerate(self.channels):
-            slots.append(Slot((inputs, height, width), (outputs, height, width)))
-            if index in self.pooled:
-                height, width = height // POOL, width // POOL
-            inputs = outputs
-        return tuple(slots)
-
-    def template(self) -> PlainCNN:
+    def template(self) -> Network:
         """The plain network."""
-        return PlainCNN(self)
+        pairs = pairwise((self.entered[0], *self.channels))
+        return Network(
+            [_plain_block(i, o, self.norm_groups) for i, o in pairs],
+            nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(self.channels[-1], self.classes)),
+            nn.PixelUnshuffle(self.patch),
+            [nn.AvgPool2d(POOL) if index in self.pooled else nn.Identity() for index in range(len(self.channels))],
+        )
+
+    def sample(self) -> Tensor:
+        """One image."""
+        return torch.zeros(1, *self.image)
 
     def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """[n, batch, c, h, w] to [batch, h, w, n, c], squares of pixels as channels."""
@@ -126,28 +106,6 @@ class CNNHost(Host):
     def head(self, params: Params, y: Tensor) -> Tensor:
         """Global average and a dense layer."""
         return dense(global_average(y), params["2.weight"], params["2.bias"])
-
-    def per_row(self, values: Tensor) -> Tensor:
-        """[n, 1]."""
-        return values.unsqueeze(1)
-
-    def per_unit(self, values: Tensor) -> Tensor:
-        """[n, channels], as it is."""
-        return values
-
-    def per_sample(self, values: Tensor) -> Tensor:
-        """[batch, 1, 1, n, 1]."""
-        return values.transpose(0, 1).unsqueeze(1).unsqueeze(1)
-
-    def summary(self, x: Tensor) -> Tensor:
-        """Average over space."""
-        return global_average(x)
-
-    def activation_size(self) -> int:
-        """The image and all blocks' outputs, each counted thrice for convolution, norm and activation."""
-        sizes = [slot.outputs[0] * slot.outputs[1] * slot.outputs[2] for slot in self.slots]
-        channels, height, width = self.image
-        return channels * height * width + 3 * sum(sizes)
 
 
 HOSTS.register("cnn", CNNHost)

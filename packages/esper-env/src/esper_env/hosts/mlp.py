@@ -1,34 +1,18 @@
 """The MLP host: dense blocks with a leaky activation, so that a lesioned block never dies for good."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper_env.fused.layers import dense
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network, require_positive
 
 LEAK = 0.05
-
-
-class PlainMLP(nn.Module):
-    """One MLP host in plain torch."""
-
-    def __init__(self, inputs: int, widths: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        pairs = zip((inputs, *widths), widths, strict=False)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(i, o), nn.LeakyReLU(LEAK)) for i, o in pairs)
-        self.head = nn.Linear(widths[-1], classes)
-
-    def enter(self, x: Tensor) -> Tensor:
-        """Flatten each sample."""
-        return x.flatten(1)
-
-    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
-        """The identity."""
-        return y
 
 
 @dataclass(frozen=True)
@@ -40,20 +24,19 @@ class MLPHost(Host):
     classes: int
 
     family: ClassVar[str] = "dense"
-    row_axis: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         require_positive("MLPHost", inputs=self.inputs, widths=self.widths, classes=self.classes)
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """One slot per width."""
-        pairs = zip((self.inputs, *self.widths), self.widths, strict=False)
-        return tuple(Slot((i,), (o,)) for i, o in pairs)
-
-    def template(self) -> PlainMLP:
+    def template(self) -> Network:
         """The plain network."""
-        return PlainMLP(self.inputs, self.widths, self.classes)
+        pairs = pairwise((self.inputs, *self.widths))
+        blocks = [nn.Sequential(nn.Linear(i, o), nn.LeakyReLU(LEAK)) for i, o in pairs]
+        return Network(blocks, nn.Linear(self.widths[-1], self.classes), enter=nn.Flatten())
+
+    def sample(self) -> Tensor:
+        """One vector."""
+        return torch.zeros(1, self.inputs)
 
     def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """Flatten each sample."""
@@ -65,36 +48,12 @@ class MLPHost(Host):
 
     def lesioned_block(self, index: int, params: Params, x: Tensor, alive: Tensor) -> Tensor:
         """Without weights and bias a unit is zero."""
-        mask = self.per_unit(alive)
+        mask = self.activations.per_unit(alive)
         return self.block(index, {name: values * mask for name, values in params.items()}, x)
-
-    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
-        """The identity."""
-        return y
 
     def head(self, params: Params, y: Tensor) -> Tensor:
         """A dense layer."""
         return dense(y, params["weight"], params["bias"])
-
-    def per_row(self, values: Tensor) -> Tensor:
-        """[n, 1, 1]."""
-        return values.view(-1, 1, 1)
-
-    def per_unit(self, values: Tensor) -> Tensor:
-        """[n, 1, units]."""
-        return values.unsqueeze(1)
-
-    def per_sample(self, values: Tensor) -> Tensor:
-        """[n, batch, 1], as it is."""
-        return values
-
-    def summary(self, x: Tensor) -> Tensor:
-        """A dense activation has one position."""
-        return x
-
-    def activation_size(self) -> int:
-        """Inputs and all widths."""
-        return self.inputs + sum(self.widths)
 
 
 HOSTS.register("mlp", MLPHost)

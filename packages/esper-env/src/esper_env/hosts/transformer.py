@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from esper_env.fused.attention import causal_attention
 from esper_env.fused.layers import dense, embedding, normed_dense
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Slot, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network, require_positive
 
 # A norm divides by what a lesion left alive. At torch's 1e-5 the norm of one live unit is a step function, and two
 # trainings that differ by rounding part within a few dozen minibatches; at this value they stay together.
@@ -59,20 +59,6 @@ class PlainBlock(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, length, width // 3)
 
 
-class PlainTransformer(nn.Module):
-    """One transformer host in plain torch: tokens [batch, length] to logits [batch, length, vocabulary]."""
-
-    def __init__(self, host: "TransformerHost") -> None:
-        super().__init__()
-        self.enter = PlainEntry(host.vocabulary, host.length, host.width)
-        self.blocks = nn.ModuleList(PlainBlock(host.width, host.heads, host.hidden) for _ in range(host.depth))
-        self.head = nn.Sequential(nn.LayerNorm(host.width, NORM_EPSILON), nn.Linear(host.width, host.vocabulary))
-
-    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
-        """The identity."""
-        return y
-
-
 @dataclass(frozen=True)
 class TransformerHost(Host):
     """`depth` blocks of one width that read up to `length` tokens and predict the next at every position.
@@ -90,21 +76,21 @@ class TransformerHost(Host):
     depth: int
 
     family: ClassVar[str] = "sequence"
-    row_axis: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         require_positive("TransformerHost", **vars(self))
         if self.width % self.heads:
             raise ValueError(f"TransformerHost.width is {self.width}; allowed: multiples of heads={self.heads}")
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """One slot per block, all alike."""
-        return (Slot((self.width, self.length), (self.width, self.length)),) * self.depth
+    def template(self) -> Network:
+        """The plain network: tokens [batch, length] to logits [batch, length, vocabulary]."""
+        blocks = [PlainBlock(self.width, self.heads, self.hidden) for _ in range(self.depth)]
+        head = nn.Sequential(nn.LayerNorm(self.width, NORM_EPSILON), nn.Linear(self.width, self.vocabulary))
+        return Network(blocks, head, PlainEntry(self.vocabulary, self.length, self.width))
 
-    def template(self) -> PlainTransformer:
-        """The plain network."""
-        return PlainTransformer(self)
+    def sample(self) -> Tensor:
+        """One text."""
+        return torch.zeros(1, self.length, dtype=torch.int64)
 
     def enter(self, params: Params, inputs: Tensor) -> Tensor:
         """Token and position embeddings."""
@@ -122,34 +108,10 @@ class TransformerHost(Host):
         hidden = F.relu(normed_dense(x, *norm, params["up.weight"], params["up.bias"], NORM_EPSILON), inplace=True)
         return dense(hidden, params["down.weight"], x).view(shape)
 
-    def bridge(self, index: int, y: Tensor) -> Tensor:  # noqa: ARG002 (every bridge of this host is the identity)
-        """The identity."""
-        return y
-
     def head(self, params: Params, y: Tensor) -> Tensor:
         """A norm and a dense layer at every position."""
         norm, layer = (params["0.weight"], params["0.bias"]), (params["1.weight"], params["1.bias"])
         return normed_dense(y.flatten(1, 2), *norm, *layer, NORM_EPSILON).view(*y.shape[:3], -1)
-
-    def per_row(self, values: Tensor) -> Tensor:
-        """[n, 1, 1, 1]."""
-        return values.view(-1, 1, 1, 1)
-
-    def per_unit(self, values: Tensor) -> Tensor:
-        """[n, 1, 1, units]."""
-        return values[:, None, None]
-
-    def per_sample(self, values: Tensor) -> Tensor:
-        """[n, batch, length, 1]: a gate opens at each position by what it reads there."""
-        return values.view(len(values), -1, self.length, 1)
-
-    def summary(self, x: Tensor) -> Tensor:
-        """Every position by itself, [n, batch * length, width]: an average would show a position its future."""
-        return x.flatten(1, 2)
-
-    def activation_size(self) -> int:
-        """Per position the embedding, and in each block norms, projections, attention, sums and hidden units."""
-        return self.length * (self.width + self.depth * (8 * self.width + self.hidden))
 
 
 HOSTS.register("transformer", TransformerHost)

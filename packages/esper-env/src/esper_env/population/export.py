@@ -1,5 +1,7 @@
 """A row of the population as a plain `nn.Module`: for saving, for reading, and as the reference in tests."""
 
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 
 from esper_env.blueprints.base import BLUEPRINTS, SeedTemplate
 from esper_env.blueprints.blends import Blend
+from esper_env.fused.vmapped import undrawn
 from esper_env.hosts.base import HOSTS, Host
 from esper_env.population.population import EMPTY, Population
 
@@ -24,29 +27,25 @@ class GrownNetwork(nn.Module):
         self.description = description
         arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description["arguments"].items()}
         host: Host = HOSTS[description["host"]](**arguments)
-        self.seeds = nn.ModuleDict()
-        with torch.random.fork_rng(devices=[]):  # templates initialise themselves from the global generator
-            self.host = host.template()
-            for slot, seed in description["seeds"].items():
-                self.seeds[slot] = SeedTemplate(BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
+        self.seeds, self.host = nn.ModuleDict(), undrawn(host.template)
+        for slot, seed in description["seeds"].items():
+            build = partial(SeedTemplate, BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
+            self.seeds[slot] = undrawn(build)
         for slot, units in enumerate(description["live_units"]):
             width = host.slots[slot].outputs[0]
             self.register_buffer(f"alive{slot}", (torch.arange(width) < units).float(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of samples [batch, ...]."""
-        x = self.host.enter(x)  # type: ignore[operator]
-        for index, block in enumerate(self.host.blocks):  # type: ignore[arg-type]
-            alive = getattr(self, f"alive{index}").to(x.dtype)
-            h = block(x) * (alive.view(-1, 1, 1) if _is_image(x) else alive)
-            y = self._with_seed(str(index), x, h)
-            x = self.host.bridge(index, y)  # type: ignore[operator]
-        logits: Tensor = self.host.head(x)  # type: ignore[operator]
+        logits: Tensor = self.host(x, self._beside)
         return logits
 
+    def _beside(self, slot: int, x: Tensor, h: Tensor) -> Tensor:
+        alive: Tensor = getattr(self, f"alive{slot}").to(h.dtype)
+        h = h * (alive.view(-1, 1, 1) if _is_image(h) else alive)
+        return self._with_seed(str(slot), x, h) if str(slot) in self.seeds else h
+
     def _with_seed(self, slot: str, x: Tensor, h: Tensor) -> Tensor:
-        if slot not in self.seeds:
-            return h
         seed, settings = self.seeds[slot], self.description["seeds"][slot]
         delta: Tensor = seed(x)
         alpha, blend = settings["alpha"], Blend[settings["blend"]]
@@ -73,7 +72,7 @@ def export_host(population: Population, row: int) -> GrownNetwork:
         if population.census.live[row, slot] and row in cohort.rows:
             values = cohort.values[int(cohort.rows.searchsorted(row))]
             state |= {f"seeds.{slot}.{k}": v for k, v in cohort.layout.state_dict(values).items()}
-    network.load_state_dict(state)
+    network.load_state_dict(network.state_dict() | state)  # which has the constants besides
     return network
 
 
@@ -90,7 +89,8 @@ def _describe(population: Population, row: int) -> dict[str, Any]:
         if census.blueprint[row, slot] != EMPTY and census.live[row, slot]
     }
     live_units = [int(mask[row].sum().item()) for mask in population.lesions]
-    arguments = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(host).items()}
+    values = {field.name: getattr(host, field.name) for field in fields(host)}  # type: ignore[arg-type]
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return {"host": HOSTS.name_of(type(host)), "arguments": arguments, "live_units": live_units, "seeds": seeds}
 
 

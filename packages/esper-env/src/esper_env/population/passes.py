@@ -22,6 +22,7 @@ class Passes:
 
     def __init__(self, population: Population, plan: Plan, training: bool) -> None:
         self.plan, self.host = plan, population.engine.host
+        self.activations = self.host.activations
         self.population, self.engine = population, population.engine
         self.body = _parameters(population.body, training)
         self.seeds = {key: _parameters(cohort, training) for key, cohort in population.seeds.items()}
@@ -47,7 +48,7 @@ class Passes:
 
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
-        layout, plan, axis = self.engine.body_layout, self.plan, self.host.row_axis
+        layout, plan, axis = self.engine.body_layout, self.plan, self.activations.row_axis
         entry = {name: self.body[number] for name, number in layout.part("enter")}
         x, outputs = self.host.enter(entry, inputs), []
         for slot, (starting, graft) in enumerate(zip(plan.starting, plan.grafts, strict=True)):
@@ -69,7 +70,7 @@ class Passes:
         return self.host.block(slot, params, x) if alive is None else self.host.lesioned_block(slot, params, x, alive)
 
     def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
-        axis = self.host.row_axis
+        axis = self.activations.row_axis
         inputs = self._inputs(graft, x)
         shares = torch.split(inputs, [group.count for group in graft.groups], axis)
         deltas, gates = [], []
@@ -78,10 +79,10 @@ class Passes:
             layout = self.engine.seed_layouts[slot][group.key[1]]
             params = self._seed_parameters(group)
             body = {name: params[number] for name, number in layout.part("body")}
-            deltas.append(self.engine.blueprints[group.key[1]].apply(body, share))
+            deltas.append(self.engine.seed_bodies[slot][group.key[1]](body, share))
             scales.extend(params[number] for _, number in layout.part("last"))
             gates.append({name: params[number] for name, number in layout.part("gate")})
-        scale = self.host.per_unit(_joined(scales, 0) * self.gains[slot])
+        scale = self.activations.per_unit(_joined(scales, 0) * self.gains[slot])
         delta = _joined(deltas, axis) * scale
         effect = self._multiplied(graft, delta, h) * self._strength(graft, slot, gates, inputs)
         # Where variants start, h is a fresh copy that nothing else needs, so it may be added to in place.
@@ -89,9 +90,9 @@ class Passes:
 
     def _inputs(self, graft: Graft, x: Tensor) -> Tensor:
         """What each seed reads; a variant that starts here reads its host's input, without a way back."""
-        inputs = x.index_select(self.host.row_axis, graft.sources)
+        inputs = x.index_select(self.activations.row_axis, graft.sources)
         if graft.attached is not None and inputs.requires_grad:
-            attached = self.host.per_row(graft.attached)
+            attached = self.activations.per_row(graft.attached)
             inputs.register_hook(lambda grad: grad * attached)
         return inputs
 
@@ -105,7 +106,7 @@ class Passes:
         """The seeds' deltas, with h * tanh(delta) in place of delta where the blend is MULTIPLY."""
         if graft.multiply is None:
             return delta
-        axis = self.host.row_axis
+        axis = self.activations.row_axis
         scaled = h.index_select(axis, graft.rows[graft.multiply]) * delta.index_select(axis, graft.multiply).tanh()
         return delta.index_copy(axis, graft.multiply, scaled)
 
@@ -114,11 +115,12 @@ class Passes:
         alpha = self.alphas[slot]
         assert alpha is not None
         if graft.gate is None:
-            return self.host.per_row(alpha)
+            return self.activations.per_row(alpha)
         weight, bias = (torch.cat([gate[name] for gate in gates]) for name in ("weight", "bias"))
-        opening = dense(self.host.summary(inputs), weight, bias).sigmoid()
+        opening = dense(self.activations.summary(inputs), weight, bias).sigmoid()
         gated = (alpha * graft.gate).view(-1, 1, 1)
-        return self.host.per_sample(torch.addcmul((alpha - alpha * graft.gate).view(-1, 1, 1), gated, opening))
+        strength = torch.addcmul((alpha - alpha * graft.gate).view(-1, 1, 1), gated, opening)
+        return self.activations.per_sample(strength, inputs)
 
 
 def _joined(parts: list[Tensor], axis: int) -> Tensor:

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.blueprints.base import Blueprint, SeedTemplate
+from esper_env.blueprints.base import Blueprint, Fused, SeedTemplate
 from esper_env.blueprints.blends import Blend
 from esper_env.fused.layers import Metric, accuracy
 from esper_env.fused.layout import Layout, weight_draws
 from esper_env.fused.optimizers import Optimizer
 from esper_env.fused.randomness import Purpose
+from esper_env.fused.vmapped import undrawn
 from esper_env.hosts.base import Host
 from esper_env.population.cohort import Cohort, Rows
 from esper_env.population.memory import retain_freed_memory
@@ -37,9 +38,9 @@ class Engine:
     metric: Metric = accuracy
 
     def __post_init__(self) -> None:
-        strangers = [b for b in self.blueprints if b.family != self.host.family]
-        if strangers:
-            raise ValueError(f"blueprints {strangers} do not fit a host of family {self.host.family!r}")
+        families = [blueprint.family for blueprint in self.blueprints]
+        if set(families) - {self.host.family}:
+            raise ValueError(f"blueprints of the families {families} do not fit a host of family {self.host.family!r}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}; allowed: None or a positive number")
         retain_freed_memory()
@@ -47,14 +48,18 @@ class Engine:
     @cached_property
     def body_layout(self) -> Layout:
         """Layout of a host's row."""
-        with torch.device("meta"):  # only shapes are wanted: no memory, and no draw from the global generator
-            return Layout(self.host.template())
+        return Layout(undrawn(self.host.template))
 
     @cached_property
     def seed_layouts(self) -> list[list[Layout]]:
         """Layouts of the seeds' rows, by slot and blueprint."""
-        with torch.device("meta"):
-            return [[Layout(SeedTemplate(b, slot)) for b in self.blueprints] for slot in self.host.slots]
+        slots = self.host.slots
+        return [[Layout(undrawn(partial(SeedTemplate, b, slot))) for b in self.blueprints] for slot in slots]
+
+    @cached_property
+    def seed_bodies(self) -> list[list[Fused]]:
+        """The fused insides of the seeds, by slot and blueprint."""
+        return [[b.body(slot) for b in self.blueprints] for slot in self.host.slots]
 
 
 @dataclass(frozen=True)
@@ -269,7 +274,7 @@ class Population:
 
     def tiles(self, samples: int) -> Iterator[tuple[int, int]]:
         """Bounds of tiles of rows whose activations on so many samples fit the cache."""
-        row_bytes = samples * self.engine.host.activation_size() * self.body.values.element_size()
+        row_bytes = samples * self.engine.host.activation_size * self.body.values.element_size()
         rows = max(1, TILE_BYTES // row_bytes)
         return ((start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 

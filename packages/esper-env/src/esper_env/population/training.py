@@ -76,7 +76,7 @@ class _TileStep:
             self._update(grads)
 
     def _note_block_gradients(self, grads: Sequence[Tensor]) -> None:
-        axis = self.passes.host.row_axis
+        axis = self.passes.activations.row_axis
         others = [a for a in range(grads[0].dim()) if a != axis]
         norms = [torch.linalg.vector_norm(grad, dim=others)[: len(self.loss)] for grad in grads]
         self.block_norm += torch.stack(norms, dim=1)
