@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from esper_env.fused import layers
-from esper_env.fused.attention import causal_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -142,7 +141,7 @@ def test_causal_attention(n: int, batch: int, length: int, heads: int, width: in
 
     parts = [slice(head * width, (head + 1) * width) for head in range(heads)]
     each = [torch.cat([one(query[i, ..., p], key[i, ..., p], value[i, ..., p]) for p in parts], -1) for i in range(n)]
-    fused = causal_attention(torch.cat([query, key, value], dim=-1), heads)
+    fused = layers.causal_attention(torch.cat([query, key, value], dim=-1), heads)
     assert_same(fused, torch.stack(each), [query, key, value])
 
 

@@ -7,8 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from esper_env.blueprints import dense as positionwise
 from esper_env.blueprints.base import BLUEPRINTS, Blueprint, Fused
-from esper_env.fused.attention import causal_attention
-from esper_env.fused.layers import dense, layer_norm, normed_dense
+from esper_env.fused.layers import causal_attention, dense, layer_norm, normed_dense
 from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
 from esper_env.hosts.transformer import NORM_EPSILON

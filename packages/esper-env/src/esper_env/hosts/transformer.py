@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper_env.fused.attention import causal_attention
-from esper_env.fused.layers import dense, embedding, normed_dense
+from esper_env.fused.layers import causal_attention, dense, embedding, normed_dense
 from esper_env.fused.layout import Params
 from esper_env.hosts.base import HOSTS, Host, Network, require_positive
 
