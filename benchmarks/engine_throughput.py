@@ -171,22 +171,23 @@ def gemm_share(mlp_ms: float, n: int, seconds: float) -> dict[str, float]:
     return {"peak_gflops": peak, "reached_gflops": reached, "share": reached / peak}
 
 
+def seeded_arm(n: int, count: int) -> Callable[[], object]:
+    """n MLP hosts with live seeds in their first slots, of all dense blueprints in turn."""
+    case, rows = CASES["mlp"], np.arange(n)
+    population, data = make_population(case, n, DENSE_SEEDS), make_data(case, n)
+    for slot in range(count):
+        slots, kinds, blends = np.full(n, slot), (rows + slot) % len(DENSE_SEEDS), np.zeros(n, dtype=np.int64)
+        population.germinate(rows, slots, kinds, blends, torch.arange(n), torch.zeros(n).long())
+        population.advance(rows, slots)
+    population.alpha.copy_(torch.from_numpy(population.census.live))
+    return partial(train_epoch, population, data)
+
+
 def seeds_cost(n: int, seconds: float) -> dict[str, float]:
-    """Milliseconds per minibatch of n MLP hosts by how many seeds each has, live, of all blueprints in turn."""
-    case, times = CASES["mlp"], {}
-    for count in range(len(case.host.slots) + 1):
-        population, data = make_population(case, n, DENSE_SEEDS), make_data(case, n)
-        rows = np.arange(n)
-        for slot in range(count):
-            slots, kinds = np.full(n, slot), (rows + slot) % len(DENSE_SEEDS)
-            population.germinate(
-                rows, slots, kinds, np.zeros(n, dtype=np.int64), torch.arange(n), torch.zeros(n).long()
-            )
-            population.advance(rows, slots)
-        population.alpha.copy_(torch.from_numpy(population.census.live))
-        arm = partial(train_epoch, population, data)
-        times[str(count)] = fastest({"seeds": arm}, case.minibatches, seconds)["seeds"]
-    return times
+    """Milliseconds per minibatch of n MLP hosts by how many live seeds each has."""
+    case = CASES["mlp"]
+    counts = range(len(case.host.slots) + 1)
+    return {str(c): fastest({"seeds": seeded_arm(n, c)}, case.minibatches, seconds)["seeds"] for c in counts}
 
 
 def measure_hosts(names: Iterable[str], sizes: list[int], seconds: float) -> dict[str, Any]:
