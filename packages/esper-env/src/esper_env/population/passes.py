@@ -1,4 +1,29 @@
-"""The forward pass of a plan: one fused call per block, and at each slot one per blueprint present."""
+"""The forward pass of a plan: one fused call per block, and at each slot one per blueprint present.
+
+With the population of the example in `plan.py`, three rows and two slots, and five samples for each row:
+
+>>> passes = Passes(population, training_plan(population), training=True)
+>>> logits, outputs = passes.run(torch.ones(3, 5, 4))
+
+Block 0 computes the three rows. So does block 1, although the plan has four: the variant of row 2 starts there from row
+2's output, and only the head computes all four. A newborn seed is silent, so the variant answers as its row does:
+
+>>> [tuple(h.shape) for h in outputs], tuple(logits.shape)
+([(3, 5, 3), (3, 5, 3)], (4, 5, 2))
+>>> torch.equal(logits[3], logits[2])
+True
+
+What the variant answers teaches its newborn alone, whose layer scale is the first to learn. Parameters are leaves with
+a row per member: the body's, and those of the seeds by slot and blueprint.
+
+>>> body = torch.autograd.grad(logits[3].sum(), passes.body, retain_graph=True, allow_unused=True)
+>>> any(bool(grad.any()) for grad in body if grad is not None)
+False
+>>> newborn = torch.autograd.grad(logits[3].sum(), passes.seeds[1, 0], allow_unused=True)
+>>> entries = population.engine.seed_layouts[1][0].entries
+>>> [entry.name for entry, grad in zip(entries, newborn) if grad is not None and grad.any()]
+['last.scale']
+"""
 
 import numpy as np
 import torch

@@ -4,6 +4,46 @@ A pass computes every row as it is, and besides them variants: a row with other 
 at the first slot where it differs from its row and takes the activations before that from it. Ablations, prospects and
 the training of incubating seeds are all variants, so every pass has one fused call per block and per (slot, blueprint).
 Plans are built on the host between steps; passes never ask the device for a shape.
+
+Three rows, two slots. Row 0 has no seed; rows 1 and 2 have a live one in slot 0; in slot 1 of row 2 one incubates:
+
+    row 0:  --[block 0]-------[block 1]-------head
+    row 1:  --[block 0]+live--[block 1]-------head
+    row 2:  --[block 0]+live--[block 1]-------head    as it is: the seed in slot 1 does not act
+    row 3:                             +new---head    a variant of row 2 that starts at slot 1, where the seed learns
+
+>>> from esper_env.blueprints import BLUEPRINTS
+>>> from esper_env.fused.optimizers import SGD
+>>> from esper_env.hosts import MLPHost
+>>> from esper_env.population.population import Engine
+>>> population = Population.unborn(Engine(MLPHost(4, (3, 3), 2), (BLUEPRINTS["low_rank"],), SGD()), 3)
+>>> population.rebirth(np.arange(3), torch.arange(3), lr=torch.full((3,), 0.1), live_units=np.full((3, 2), 3))
+>>> rows, slots, none = np.array([1, 2, 2]), np.array([0, 0, 1]), np.zeros(3, dtype=np.int64)
+>>> population.germinate(rows, slots, none, none, keys=torch.tensor(rows), steps=torch.tensor(none))
+>>> population.advance(rows[:2], slots[:2])
+>>> population.alpha[rows[:2], slots[:2]] = 1.0
+
+The plan has four rows, of which three are under way before either slot; the fourth starts at slot 1:
+
+>>> plan = training_plan(population)
+>>> plan.count, plan.under_way, plan.variants, plan.starting
+(4, (3, 3), tensor([2]), (None, tensor([2])))
+
+At slot 0 two seeds act, one fused call for both. At slot 1 the newborn acts in row 3, as if its alpha were one; it
+reads what row 2 has there, and no gradient goes back from it:
+
+>>> live, newborn = plan.grafts
+>>> live.rows, live.sources, live.hosts, live.attached, live.forced
+(tensor([1, 2]), tensor([1, 2]), tensor([1, 2]), None, None)
+>>> newborn.rows, newborn.sources, newborn.hosts, newborn.attached, newborn.forced
+(tensor([3]), tensor([2]), tensor([2]), tensor([0.]), tensor([True]))
+
+In an evaluation there are variants with seeds switched off, too. Row 2 without its live seed starts at slot 0, before
+the one with the newborn, whatever the order they are asked for in:
+
+>>> plan, order = variant_plan(population, rows=np.array([2, 2]), switched_on=np.array([0b11, 0b00]))
+>>> order, plan.count, plan.under_way, plan.starting
+(array([1, 0]), 5, (3, 4), (tensor([2]), tensor([2])))
 """
 
 from dataclasses import dataclass
