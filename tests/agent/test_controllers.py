@@ -49,9 +49,9 @@ def test_never_grow_only_waits(env: Env) -> None:
 def test_grow_everything_commits_a_seed_in_every_slot(env: Env) -> None:
     watched(GrowEverything(env, blueprint=1, blend=2), env)
     assert committed(env).all()
-    state = env.unwrapped.simulation.state  # type: ignore[attr-defined]
-    assert bool((state.blueprint == 1).all())
-    assert bool((state.blend == 2).all())
+    census = env.unwrapped.census  # type: ignore[attr-defined]
+    assert (census.blueprint == 1).all()
+    assert (census.blend == 2).all()
 
 
 def test_a_value_that_a_head_does_not_have_is_refused(env: Env) -> None:

@@ -121,11 +121,13 @@ def test_the_oracle_plays_the_schedule_of_each_rows_kind(env: Env) -> None:
     table = oracle_table(env, slot_1=(planting(1, 0, blueprint=4),), none=(planting(1, 2, blueprint=0),))
     many = quick_env("Esper-v0", 40, horizon=12)
     watched(Oracle(many, table), many)
-    narrowed, state = lesions(many), many.unwrapped.simulation.state  # type: ignore[attr-defined]
+    narrowed, census = lesions(many), many.unwrapped.census  # type: ignore[attr-defined]
     kinds = [kinds_of_lesion(3)[number] for number in lesion_kind(narrowed)]
     assert set(kinds) == set(kinds_of_lesion(3))
     for row, kind in enumerate(kinds):
-        planted = {slot: int(state.blueprint[row, slot]) for slot in np.flatnonzero(stages(many)[row] != Stage.DORMANT)}
+        planted = {
+            slot: int(census.blueprint[row, slot]) for slot in np.flatnonzero(stages(many)[row] != Stage.DORMANT)
+        }
         places = [2] if kind == "none" else np.flatnonzero(narrowed[row]).tolist()
         expected = {"none": [0], "slot 1": [4], "two": [1, 2]}.get(kind, [1])
         assert planted == dict(zip(places, expected, strict=True))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from env_tools import IDS, TINY, WAIT, act, everywhere, legal_actions, load_tiny, play, tiny
 from esper_env import EsperEnv, EsperVectorEnv, Op, Stage
-from esper_env.config import EsperConfig
+from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.rewards import PRESETS, TERMS, Reward, Transition, potential
 from esper_env.mdp.rewards.presets import shares
 from esper_env.mdp.rewards.terms import Limits
@@ -31,7 +31,8 @@ def fuzzed_state(rng: np.random.Generator, n: int) -> State:
     state = State.blank(n, SLOTS, "cpu")
     state.stage = torch.from_numpy(rng.integers(len(Stage), size=(n, SLOTS)))
     state.stage_age, state.age = (torch.from_numpy(rng.integers(60, size=(n, SLOTS))) for _ in range(2))
-    state.alpha = torch.from_numpy(rng.random((n, SLOTS)))
+    state.ramp = torch.from_numpy(rng.choice(TEMPI, size=(n, SLOTS)))
+    state.stage_age = torch.where(state.stage == Stage.BLENDING, state.stage_age % state.ramp, state.stage_age)
     state.metric, state.all_off, state.committed = (torch.from_numpy(rng.random(n)) for _ in range(3))
     state.contribution = torch.from_numpy(rng.uniform(-1, 1, (n, SLOTS)))
     state.loss = torch.from_numpy(rng.exponential(5.0, n))

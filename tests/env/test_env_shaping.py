@@ -10,7 +10,7 @@ import pytest
 import torch
 from env_tools import TINY, WAIT, act, everywhere, legal_actions, play, tiny
 from esper_env import EsperEnv, Op, Stage
-from esper_env.config import EsperConfig
+from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.rewards import potential
 from esper_env.mdp.state import State
 from esper_env.population.evaluation import Evaluation
@@ -222,8 +222,10 @@ def test_the_potential_of_every_state_is_between_zero_and_its_declared_maximum()
     config, rng = EsperConfig(task="any"), np.random.default_rng(0)
     state = State.blank(500, 4, "cpu")
     state.stage = torch.from_numpy(rng.integers(len(Stage), size=(500, 4)))
-    state.stage_age = torch.from_numpy(rng.integers(50, size=(500, 4)))
-    state.alpha, state.metric = torch.from_numpy(rng.random((500, 4))), torch.from_numpy(rng.random(500))
+    state.ramp = torch.from_numpy(rng.choice(TEMPI, size=(500, 4)))
+    age = torch.from_numpy(rng.integers(50, size=(500, 4)))
+    state.stage_age = torch.where(state.stage == Stage.BLENDING, age % state.ramp, age)
+    state.metric = torch.from_numpy(rng.random(500))
     phi = potential(state, config)
     assert ((phi >= 0) & (phi <= config.metric_weight + 4 * config.stage_weight)).all()
 

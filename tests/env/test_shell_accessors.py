@@ -34,14 +34,16 @@ def test_the_accessors_agree_with_the_spaces_and_with_each_other(env):
 
 def test_what_is_read_cannot_be_used_to_change_the_rows(env):
     env.state.stage.fill_(4)
+    env.census.blueprint[:] = 1
     env.live_units[:] = 0
     env.lesioned[:] = True
     env.head_sizes.clear()
     assert (env.state.stage == 0).all()
+    assert (env.census.blueprint == -1).all()
     assert (env.live_units > 0).all()
     assert not env.lesioned.all()
     assert list(env.head_sizes) == list(HEADS)
-    for name in ("config", "task", "schema", "head_sizes", "live_units", "lesioned", "state"):
+    for name in ("config", "task", "schema", "head_sizes", "live_units", "lesioned", "state", "census"):
         with pytest.raises(AttributeError):
             setattr(env, name, None)
 

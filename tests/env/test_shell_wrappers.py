@@ -96,8 +96,8 @@ def test_marginal_flags_follow_the_order_of_the_heads() -> None:
     masks = env.unwrapped.legality()["action_mask"]
     assert np.array_equal(env.action_masks(), np.concatenate([masks[head] for head in HEADS]))
     env.step(np.array([Op.GERMINATE, 2, 4, 1, 0]))
-    state = env.unwrapped.row.simulation.state
-    assert (state.blueprint[0, 2], state.blend[0, 2], state.ramp[0, 2]) == (4, 1, 3)
+    state, census = env.unwrapped.row.state, env.unwrapped.row.census
+    assert (census.blueprint[0, 2], census.blend[0, 2], state.ramp[0, 2]) == (4, 1, 3)
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])

@@ -1,6 +1,7 @@
 """The vector environment: N growing hosts behind Gymnasium's `VectorEnv`."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from esper_env.mdp.state import State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
+from esper_env.population.population import Census
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
@@ -113,8 +115,13 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def state(self) -> State:
-        """Everything about the rows that is not a parameter, one tensor per field."""
+        """Stages, ages, measurements and memory of the rows, one tensor per field."""
         return self.simulation.state.clone()
+
+    @property
+    def census(self) -> Census:
+        """Which seed is where: its blueprint (-1 for none) and blend, whether it is live and committed."""
+        return deepcopy(self.simulation.population.census)
 
     @property
     def gamma(self) -> float:

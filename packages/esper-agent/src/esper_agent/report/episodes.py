@@ -13,8 +13,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_SLOT_FIELDS = ("stage", "alpha", "blueprint", "blend", "contribution", "prospect")
-_ROW_FIELDS = ("metric", "committed", "added")
+_FIELDS = ("stage", "alpha", "contribution", "prospect", "metric", "committed", "added")  # of the state
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, infos
 
     def _write(self, actions: dict[str, Any], infos: dict[str, Any]) -> None:
-        state = {name: tensor.cpu().numpy() for name, tensor in self.esper.state.tensors().items()}
-        moment = {name: state[name] for name in (*_SLOT_FIELDS, *_ROW_FIELDS)}
+        state, census = self.esper.state, self.esper.census
+        moment = {name: getattr(state, name).cpu().numpy() for name in _FIELDS}
+        moment |= {"blueprint": census.blueprint, "blend": census.blend}
         moment |= {"op": actions["op"], "slot": actions["slot"]}
         moment |= {"invalid": infos["invalid_action"], "rolled_back": infos["rolled_back"]}
         moment |= {f"term:{name}": values for name, values in infos["reward_terms"].items()}

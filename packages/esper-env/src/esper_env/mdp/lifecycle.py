@@ -56,14 +56,10 @@ def apply_operations(state: State, actions: Tensor) -> None:
     chosen = {each: here & (op == each) for each in Op}
     birth = chosen[Op.GERMINATE]
     ramps = torch.tensor(TEMPI, device=actions.device)[actions[:, HEADS.index("tempo"), None]]
-    state.blueprint = torch.where(birth, actions[:, HEADS.index("blueprint"), None], state.blueprint)
-    state.blend = torch.where(birth, actions[:, HEADS.index("blend"), None], state.blend)
     state.ramp = torch.where(birth, ramps, state.ramp)
     state.age = torch.where(birth | chosen[Op.PRUNE], 0, state.age)
     for each, stage in _LEADS_TO.items():
         _enter(state, chosen[each], stage)
-    state.alpha = torch.where(chosen[Op.ADVANCE], _ramp_share(state, 1), state.alpha)
-    state.alpha = torch.where(chosen[Op.PRUNE], 0.0, state.alpha)
     state.prunes = state.prunes + chosen[Op.PRUNE].any(dim=1)
 
 
@@ -80,17 +76,9 @@ def _enter(state: State, where: Tensor, stage: Stage) -> None:
     state.stage_age = torch.where(where, 0, state.stage_age)
 
 
-def _ramp_share(state: State, steps: Tensor | int) -> Tensor:
-    # Division of integers would give the global default type, which is not the state's float64.
-    return steps / state.ramp.clamp(min=1).double()
-
-
 def tick(state: State, config: EsperConfig) -> None:
     """One step of time: ages grow, ramps rise, a full ramp leads to HOLDING, a served embargo to DORMANT."""
     state.stage_age = torch.where(state.stage == Stage.DORMANT, 0, state.stage_age + 1)
     state.age = torch.where(state.in_stage(OCCUPIED), state.age + 1, 0)
-    blending = state.stage == Stage.BLENDING
-    _enter(state, blending & (state.stage_age >= state.ramp), Stage.HOLDING)
-    still = blending & (state.stage == Stage.BLENDING)
-    state.alpha = torch.where(still, _ramp_share(state, state.stage_age + 1), state.alpha)
+    _enter(state, (state.stage == Stage.BLENDING) & (state.stage_age >= state.ramp), Stage.HOLDING)
     _enter(state, (state.stage == Stage.EMBARGOED) & (state.stage_age > config.embargo_steps), Stage.DORMANT)

@@ -20,7 +20,6 @@ from esper_env.mdp.actions import Op
 from esper_env.mdp.lifecycle import Gates
 from esper_env.mdp.scales import relative_loss, squash
 from esper_env.mdp.state import HISTORY, OCCUPIED, Stage, State
-from esper_env.tasks.base import Data, Task
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,11 @@ class View:
 
     state: State
     gates: Gates
+    blueprint: Tensor  # [n, slots], of the seed that is there; no blueprint's number where there is none
+    blend: Tensor  # [n, slots]
     config: EsperConfig
     baseline_loss: float
     predictions: int  # answers that the loss of a minibatch averages over
-    blueprints: int
     largest_seed: Tensor  # [slots], parameters of the largest blueprint as a share of the host's
 
 
@@ -84,12 +84,12 @@ def _occupied(view: View) -> Tensor:
     return view.state.in_stage(OCCUPIED)
 
 
-def _blueprint(view: View) -> Tensor:
-    return F.one_hot(view.state.blueprint, view.blueprints) * _occupied(view).unsqueeze(2)
+def _blueprint(view: View, blueprints: int) -> Tensor:
+    return view.blueprint.unsqueeze(2) == torch.arange(blueprints, device=view.blueprint.device)
 
 
 def _blend(view: View) -> Tensor:
-    return F.one_hot(view.state.blend, len(Blend)) * _occupied(view).unsqueeze(2)
+    return F.one_hot(view.blend, len(Blend)) * _occupied(view).unsqueeze(2)
 
 
 def _position(view: View) -> Tensor:
@@ -150,7 +150,7 @@ def slot_fields(blueprints: int) -> tuple[Field, ...]:
         _share("seed_gradient", "gradient norm of the seed's parameters", lambda v: _per_sample(v, v.state.seed_grad)),
         _share("age", "steps since germination / horizon", lambda v: v.state.age / v.config.horizon),
         _share("stage_age", "steps in this stage / horizon", lambda v: v.state.stage_age / v.config.horizon),
-        _flag("blueprint", "what was planted, one-hot", _blueprint, blueprints),
+        _flag("blueprint", "what was planted, one-hot", lambda v: _blueprint(v, blueprints), blueprints),
         _flag("blend", "how it joins its block, one-hot", _blend, len(Blend)),
         _share("tempo", "steps of its ramp / of the longest", lambda v: v.state.ramp * _occupied(v) / max(TEMPI)),
         _share(
@@ -215,9 +215,3 @@ class Schema:
 
 def _label(field: Field, part: int) -> str:
     return field.name if field.size == 1 else f"{field.name}[{part}]"
-
-
-def view_of(state: State, allowed: Gates, config: EsperConfig, task: Task, data: Data, largest_seed: Tensor) -> View:
-    """Bundle what the encoders read."""
-    predictions = task.batch_size * data.train.labels[0].numel()
-    return View(state, allowed, config, data.baseline_loss, predictions, len(task.blueprints), largest_seed)

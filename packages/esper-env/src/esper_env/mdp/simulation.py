@@ -14,7 +14,7 @@ from esper_env.mdp.governor import Snapshot, collapsed
 from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches
 from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
 from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
-from esper_env.mdp.observation import Schema, view_of
+from esper_env.mdp.observation import Schema, View
 from esper_env.mdp.phases import Phase, unmeasured
 from esper_env.mdp.rewards import Reward, Transition, potential
 from esper_env.mdp.rewards.terms import Limits
@@ -251,7 +251,17 @@ class Simulation:
 
     def observation(self) -> Tensor:
         """The observation of every row, float32 [n, size]."""
-        view = view_of(self.state, self.gates, self.config, self.task, self.data, self.largest_seed)
+        census, data = self.population.census, self.data
+        view = View(
+            self.state,
+            self.gates,
+            blueprint=torch.from_numpy(census.blueprint).to(self.config.device),
+            blend=torch.from_numpy(census.blend).to(self.config.device),
+            config=self.config,
+            baseline_loss=data.baseline_loss,
+            predictions=self.task.batch_size * data.train.labels[0].numel(),
+            largest_seed=self.largest_seed,
+        )
         return self.schema.encode(view)
 
     def masks(self) -> tuple[Masks, Masks]:

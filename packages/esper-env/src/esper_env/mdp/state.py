@@ -27,15 +27,12 @@ LIVE = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)  # it acts on its host
 
 @dataclass
 class State:
-    """Everything about n rows that is not a parameter. Floating-point fields are float64."""
+    """Everything about n rows but parameters and which seed is where. Floating-point fields are float64."""
 
     # lifecycle, [n, slots]
     stage: Tensor
-    alpha: Tensor  # share of the seed that acts, in [0, 1]
     age: Tensor  # steps since germination
     stage_age: Tensor  # steps in the present stage
-    blueprint: Tensor  # meaningful while a seed is there
-    blend: Tensor
     ramp: Tensor  # steps that the blending takes
     # measurements, after the step
     trained: Tensor  # [n], whether a training step was measured
@@ -71,6 +68,13 @@ class State:
         """Which slots are in one of the stages, [n, slots]."""
         return torch.stack([self.stage == one for one in stages]).any(dim=0)
 
+    @property
+    def alpha(self) -> Tensor:
+        """Share of the seed that acts, [n, slots]: it rises from step to step while the seed blends, to 1 for good."""
+        # Division of integers would give the global default type, which is not the state's float64.
+        risen = (self.stage_age + 1) / self.ramp.clamp(min=1).double()
+        return torch.where(self.stage == Stage.BLENDING, risen, self.in_stage(LIVE).double())
+
     @classmethod
     def blank(cls, n: int, slots: int, device: str) -> "State":
         """All zero, all dormant."""
@@ -102,15 +106,12 @@ class State:
 
 
 _PER_SLOT = {
-    *("stage", "alpha", "age", "stage_age", "blueprint", "blend", "ramp"),
+    *("stage", "age", "stage_age", "ramp"),
     *("block_grad", "seed_grad", "contribution", "prospect", "seed_size"),
 }
 _PER_HISTORY = {"history", "history_known"}
 _FLAGS = {"trained", "history_known", "last_executed", "ended"}
-_COUNTS = {
-    *("stage", "age", "stage_age", "blueprint", "blend", "ramp"),
-    *("step", "rollbacks", "prunes", "plateau", "last_op"),
-}
+_COUNTS = {"stage", "age", "stage_age", "ramp", "step", "rollbacks", "prunes", "plateau", "last_op"}
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -91,15 +91,15 @@ def view_row(simulation: Simulation, recorder: Recorder, row: int) -> RowView:
 
 
 def _view_slot(simulation: Simulation, row: int, slot: int) -> SlotView:
-    state = simulation.state
+    state, census = simulation.state, simulation.population.census
     stage = Stage(int(state.stage[row, slot]))
     measured = state.prospect if stage is Stage.TRAINING else state.contribution
     return SlotView(
         units=simulation.task.host.slots[slot].outputs[0],
         live_units=int(simulation.instance.live_units[row, slot]),
         stage=stage,
-        blueprint=simulation.task.blueprints[int(state.blueprint[row, slot])],
-        blend=Blend(int(state.blend[row, slot])).name,
+        blueprint=simulation.task.blueprints[census.blueprint[row, slot]],
+        blend=Blend(census.blend[row, slot]).name,
         alpha=float(state.alpha[row, slot]),
         contribution=float(measured[row, slot]),
     )
