@@ -7,15 +7,14 @@ from esper_agent.config import PPOConfig
 
 Groups = dict[str, list[nn.Parameter]]
 MOMENTS = ("exp_avg", "exp_avg_sq")
-BETAS = (0.9, 0.999)
 
 
 class GroupedAdamW:
     """AdamW with weight decay on the critic alone, whose step a flag on the device can skip.
 
     All parameters, and their gradients, become views of one flat tensor each, group after group: what torch.optim would
-    do once per layer, or prepare in Python once per step, is one operation. The fused kernel is the one that can skip a
-    step without a word from the host.
+    do once per layer is one operation. Its fused form, told by gradient scalers that a gradient is infinite, skips a
+    step without a word from the host; the flag comes the same way.
 
     Args:
         groups: all parameters by part of the network; the critic comes last.
@@ -26,16 +25,29 @@ class GroupedAdamW:
         self.parameters = [parameter for group in groups.values() for parameter in group]
         self.flat = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
         self.gradient = torch.zeros_like(self.flat)
-        self.moments = {key: torch.zeros_like(self.flat) for key in MOMENTS}
-        self.steps = torch.zeros((), device=self.flat.device)
         view_parts(self.parameters, self.flat, self.gradient)
         sizes = {name: sum(parameter.numel() for parameter in group) for name, group in groups.items()}
-        self.groups = {name: [nn.Parameter(self.flat.new_empty(size))] for name, size in sizes.items()}
-        view_parts([part for group in self.groups.values() for part in group], self.flat, self.gradient)
-        self.learning_rate, self.epsilon = 0.0, config.adam_epsilon
-        parts = [self.flat, self.gradient, *self.moments.values()]
-        bounds = [(slice(0, -sizes["critic"]), 0.0), (slice(-sizes["critic"], None), config.critic_weight_decay)]
-        self.decayed = [([[part[bound]] for part in parts], decay) for bound, decay in bounds]
+        self.groups = {name: [part] for name, part in zip(sizes, self._parts(*sizes.values()), strict=True)}
+        self.parts = self._parts(len(self.flat) - sizes["critic"], sizes["critic"])
+        decays = (0.0, config.critic_weight_decay)
+        decayed = [{"params": [part], "weight_decay": decay} for part, decay in zip(self.parts, decays, strict=True)]
+        self.adam = torch.optim.AdamW(decayed, lr=0.0, eps=config.adam_epsilon, fused=True)
+
+    def _parts(self, *sizes: int) -> list[nn.Parameter]:
+        """The network cut into parameters of these sizes."""
+        parts = [nn.Parameter(self.flat.new_empty(size)) for size in sizes]
+        view_parts(parts, self.flat, self.gradient)
+        return parts
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next steps."""
+        return float(self.adam.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        for group in self.adam.param_groups:
+            group["lr"] = value
 
     def differentiate(self, loss: Tensor) -> None:
         """Replace the gradients by those of a loss."""
@@ -44,20 +56,18 @@ class GroupedAdamW:
 
     def step(self, proceed: Tensor) -> None:
         """Take a step if the flag is set; else nothing changes, neither parameters nor moments."""
-        self.steps += proceed
-        skip = (~proceed).float()
-        for (values, gradients, averages, squares), decay in self.decayed:
-            torch._fused_adamw_(
-                values, gradients, averages, squares, [], [self.steps], lr=self.learning_rate, beta1=BETAS[0],
-                beta2=BETAS[1], weight_decay=decay, eps=self.epsilon, amsgrad=False, maximize=False, found_inf=skip,
-            )  # fmt: skip
+        self.adam.found_inf = (~proceed).float()  # type: ignore[attr-defined]
+        self.adam.step()
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """The moments of every parameter, numbered in the order of the groups."""
+        """The moments of every parameter, numbered in the order of the groups; none before the first step."""
+        if not self.adam.state:
+            return {}
         sizes = [parameter.numel() for parameter in self.parameters]
-        split = {key: moment.split(sizes) for key, moment in self.moments.items()}
+        states = [self.adam.state[part] for part in self.parts]
+        split = {key: torch.cat([state[key] for state in states]).split(sizes) for key in MOMENTS}
         return {
-            str(index): {"step": self.steps, **{key: split[key][index].view_as(parameter) for key in MOMENTS}}
+            str(index): {"step": states[0]["step"], **{key: split[key][index].view_as(parameter) for key in MOMENTS}}
             for index, parameter in enumerate(self.parameters)
         }
 
@@ -78,10 +88,14 @@ class GroupedAdamW:
 
     def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
         """Take over saved moments that fit; there are none from before the first step."""
-        parts = [state[str(index)] for index in range(len(state))]
-        for key, moment in self.moments.items():
-            moment.copy_(torch.cat([part[key].flatten() for part in parts]) if parts else torch.zeros(()))
-        self.steps.copy_(parts[0]["step"] if parts else torch.zeros(()))
+        self.adam.state.clear()
+        if not state:
+            return
+        saved, sizes = [state[str(index)] for index in range(len(state))], [part.numel() for part in self.parts]
+        flat = {key: torch.cat([part[key].flatten() for part in saved]).to(self.flat).split(sizes) for key in MOMENTS}
+        for index, part in enumerate(self.parts):
+            moments = {key: flat[key][index].clone() for key in MOMENTS}
+            self.adam.state[part] = {"step": saved[0]["step"].to(self.flat, copy=True), **moments}
 
 
 def view_parts(parameters: list[nn.Parameter], flat: Tensor, gradient: Tensor) -> None:
