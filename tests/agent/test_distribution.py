@@ -70,6 +70,18 @@ def test_every_batch_layout_gives_what_single_steps_give(spec: ActionSpec, seed:
 
 
 @given(specs(), st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_illegal_entries_get_no_gradient(spec: ActionSpec, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    mask, logits = random_mask(spec, generator, 2, 3), random_logits(spec, generator, 2, 3).requires_grad_()
+    distribution, legality = make(spec, logits, mask)
+    terms = distribution.log_prob(distribution.sample(generator)), distribution.head_entropy(legality.inverse_capacity)
+    (gradient,) = torch.autograd.grad([part.sum() for part in terms], logits)
+    assert gradient.isfinite().all()
+    assert not gradient[~mask].any()
+
+
+@given(specs(), st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
 def test_samples_are_legal_and_deterministic_ones_most_likely_per_head(spec: ActionSpec, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

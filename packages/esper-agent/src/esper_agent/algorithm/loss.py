@@ -78,10 +78,11 @@ def ppo_loss(
     """Clipped surrogate, Huber value loss and per-head entropies over the decision steps."""
     distribution, decisions = evaluation.distribution, batch.decisions
     weights = (decisions / counts.steps.clamp(min=1)).flatten()
-    head_log_probs, head_entropies = distribution.terms(batch.entries, batch.legality.inverse_capacity)
+    head_log_probs = distribution.entry_log_prob(batch.entries)
     head_log_ratios = torch.where(decisions, head_log_probs - targets.head_log_probs, 0.0)
     policy = -surrogate(head_log_ratios, targets.advantages, settings).flatten() @ weights
     value = value_loss(evaluation.values, targets, settings).flatten() @ weights
+    head_entropies = distribution.head_entropy(batch.legality.inverse_capacity)
     entropy = mean_entropies(head_entropies, decisions, counts.choices)
     total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
     with torch.no_grad():

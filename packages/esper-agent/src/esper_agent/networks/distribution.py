@@ -15,7 +15,6 @@ from torch import Tensor
 
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec
-from esper_agent.networks.head_terms import HeadTerms, sum_by_head
 
 MASKED_LOGIT = -1e4
 
@@ -118,15 +117,7 @@ class FactoredDistribution:
             inverse_capacity: of `Legality`.
         """
         weights = entropy_weights(self.spec, self.p.detach(), inverse_capacity)
-        return sum_by_head((self.p * self.log_p).sum(1) * -weights, self.spec.rows)
-
-    def terms(self, entries: Tensor, inverse_capacity: Tensor) -> tuple[Tensor, Tensor]:
-        """What `entry_log_prob` and `head_entropy` say, in less time where there are gradients to come."""
-        # Not exp(log p): torch's exponential takes ten times as long where illegal entries underflow.
-        p = torch.softmax(self.scores.detach(), dim=1)
-        weights = entropy_weights(self.spec, p, inverse_capacity)
-        terms: tuple[Tensor, Tensor] = HeadTerms.apply(self.log_p, p, entries, weights, self.spec.rows)  # type: ignore[no-untyped-call]
-        return terms
+        return sum_by_head(self.spec, (self.p * self.log_p).sum(1) * -weights)
 
 
 def entropy_weights(spec: ActionSpec, p: Tensor, inverse_capacity: Tensor) -> Tensor:
@@ -144,6 +135,11 @@ def entropy_weights(spec: ActionSpec, p: Tensor, inverse_capacity: Tensor) -> Te
 def split_rows(spec: ActionSpec, cells: Tensor) -> Tensor:
     """The followers' cells by row, [cells, ...] -> [rows, followers, ...]."""
     return cells[1:].view(spec.rows, spec.followers, *cells.shape[1:])
+
+
+def sum_by_head(spec: ActionSpec, cells: Tensor) -> Tensor:
+    """Followers summed over their rows, [cells, ...] -> [heads, ...]."""
+    return torch.cat([cells[:1], split_rows(spec, cells).sum(0)]) if spec.followers else cells
 
 
 def row_weights(spec: ActionSpec, p: Tensor) -> Tensor:
