@@ -37,7 +37,7 @@ def joint_log_probabilities(spec: ActionSpec, logits: Tensor, mask: Tensor) -> d
         total, legal = 0.0, True
         for head, value in enumerate(action):
             row = action[0] if spec.by_op else 0
-            cell = 0 if head == 0 else 1 + row * spec.followers + head - 1
+            cell = 0 if head == 0 else 1 + row * spec.arguments + head - 1
             allowed = mask[cell]
             legal &= bool(allowed[value])
             total += float(logits[cell].double()[value] - logits[cell].double()[allowed].logsumexp(0))

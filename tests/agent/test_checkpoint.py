@@ -221,7 +221,7 @@ def test_a_stored_checkpoint_of_every_version_goes_on_training(version: int) -> 
 
 @pytest.mark.ledger("K3")
 @pytest.mark.parametrize(
-    "part", ["policy", "optimizer", "counters", "generators", "detectors", "episodes", "env", "runner", "rollout"]
+    "part", ["policy", "optimizer", "counters", "generators", "detectors", "episodes", "env", "collector", "rollout"]
 )
 def test_a_checkpoint_that_lacks_a_part_changes_nothing(tmp_path: Path, part: str) -> None:
     state = load_checkpoint(fixture_file(SCHEMA_VERSION))
@@ -258,9 +258,11 @@ def test_the_command_upgrades_a_file_in_place(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.ledger("K2")
 def test_a_migration_leaves_its_input_alone() -> None:
-    old = {"config": {"lstm_size": 4}, "policy": {}}
+    old = {"config": {"lstm_size": 4}, "runner": {"starts": 1}, "other_ranks": [{"runner": {"starts": 2}}]}
     before = copy.deepcopy(old)
-    assert migrate_2_to_3(old)["config"] == {"lstm_size": 4, "item_size": 0}
+    new = migrate_2_to_3(old)
+    assert new["config"] == {"lstm_size": 4, "entity_size": 0}
+    assert [rank["collector"]["starts"] for rank in (new, *new["other_ranks"])] == [1, 2]
     assert old == before
 
 

@@ -1,11 +1,13 @@
 """The action distribution equals the enumerated joint distribution."""
 
+import doctest
 import math
 
 import numpy as np
 import pytest
 import torch
 from action_cases import joint_log_probabilities, random_logits, random_mask, specs
+from esper_agent.networks import action_spec as action_spec_module
 from esper_agent.networks.action_spec import (
     ActionSpec,
     action_spec,
@@ -14,7 +16,7 @@ from esper_agent.networks.action_spec import (
     to_environment,
     user_masks,
 )
-from esper_agent.networks.distribution import MASKED_LOGIT, FactoredDistribution, Legality, cross_entropy
+from esper_agent.networks.distribution import MASKED_LOGIT, FactoredDistribution, Legality, cross_entropy, flat_index
 from esper_agent.networks.distribution import joint as joint_probabilities
 from gymnasium import spaces
 from hypothesis import given, settings
@@ -111,9 +113,9 @@ def test_sample_frequencies_follow_the_joint_distribution() -> None:
 def test_a_head_that_the_op_does_not_use_is_exactly_silent() -> None:
     generator = torch.Generator().manual_seed(1)
     mask = GROWTH.padding_mask().clone()
-    followers = mask[1:].view(3, 2, 4)
-    followers[0, :, 1:] = False  # op 0 uses no head
-    followers[1, 1, 1:] = False  # op 1 uses the slot only
+    arguments = mask[1:].view(3, 2, 4)
+    arguments[0, :, 1:] = False  # op 0 uses no head
+    arguments[1, 1, 1:] = False  # op 1 uses the slot only
     logits = random_logits(GROWTH, generator)
     distribution, legality = make(GROWTH, logits, mask)
     assert distribution.head_log_prob(torch.tensor([0, 0, 0]))[1:].tolist() == [0.0, 0.0]
@@ -245,6 +247,13 @@ def growth_infos(generator: np.random.Generator, n: int) -> dict:
         "action_mask": {name: table.any(1).astype(np.int8) for name, table in by_op.items()},
         "action_mask_by_op": {name: table.astype(np.int8) for name, table in by_op.items()},
     }
+
+
+def test_the_worked_example_of_the_cells_is_true() -> None:
+    found = doctest.testmod(action_spec_module)
+    assert (found.failed, found.attempted) == (0, 6)
+    spec = ActionSpec("dict", ("op", "slot"), (3, 2), by_op=True, masked=True)
+    assert flat_index(spec, torch.tensor([1, 0])).tolist() == [0 * spec.width + 1, 2 * spec.width + 0]
 
 
 def test_masks_by_op_land_in_the_cell_of_their_op_and_head() -> None:

@@ -241,7 +241,7 @@ def test_padded_logits_hold_every_heads_own_layer(spec: ActionSpec, seed: int) -
         for head, (name, size) in enumerate(zip(spec.heads, spec.sizes, strict=True)):
             shift = policy.decoder.op_embedding[row] if head and policy.decoder.op_embedding is not None else 0.0
             expected = policy.decoder.heads[name](torch.tanh(actor + shift)).movedim(-1, 0)
-            cell = 0 if head == 0 else 1 + row * spec.followers + head - 1
+            cell = 0 if head == 0 else 1 + row * spec.arguments + head - 1
             torch.testing.assert_close(logits[cell, :size], expected, atol=1e-12, rtol=1e-12)
 
 

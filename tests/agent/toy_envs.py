@@ -131,10 +131,10 @@ class ToyVectorEnv(VectorEnv[Any, Any, Any]):
 
 def by_op_masks(sizes: dict[str, int], op: np.ndarray, tables: dict[str, np.ndarray]) -> dict[str, Any]:
     """Both forms of masks from the op mask [N, ops] and bool tables [N, ops, n] of the other heads."""
-    lead, *followers = sizes
-    marginal = {lead: op.astype(np.int8)}
-    by_op = {lead: np.repeat(op[:, None], op.shape[1], axis=1).astype(np.int8)}
-    for name in followers:
+    op_head, *arguments = sizes
+    marginal = {op_head: op.astype(np.int8)}
+    by_op = {op_head: np.repeat(op[:, None], op.shape[1], axis=1).astype(np.int8)}
+    for name in arguments:
         by_op[name] = tables[name].astype(np.int8)
         marginal[name] = (tables[name] & op[:, :, None]).any(1).astype(np.int8)
     return {"action_mask": marginal, "action_mask_by_op": by_op}

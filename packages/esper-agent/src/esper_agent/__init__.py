@@ -1,4 +1,4 @@
-"""A factored, masked, recurrent PPO with the manners of Stable-Baselines3."""
+"""A factored, masked, recurrent, SB3-compatible PPO."""
 
 from esper_agent.config import PPOConfig
 from esper_agent.evaluation import EvalCallback, evaluate_policy

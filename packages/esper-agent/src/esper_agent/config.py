@@ -102,8 +102,8 @@ class PPOConfig:
         observation_clip: largest absolute normalised observation.
         encoder_sizes: widths of the encoder's layers.
         encoder_norm: LayerNorm on the encoder's output.
-        item_size: width of the description of each item, where the environment declares `observation_items`; 0 reads
-            the observation as one flat vector.
+        entity_size: width of the embedding of each entity, where the environment declares `observation_entities`;
+            0 reads the observation as one flat vector.
         lstm_size: width of the LSTM.
         lstm_layers: number of its layers.
         recurrent_norm: LayerNorm on the LSTM's output.
@@ -112,7 +112,7 @@ class PPOConfig:
         condition_on_op: let the other heads see the sampled op; False makes them independent given the state.
         policy_gain: gain of the orthogonal initialisation of the policy's output layers.
         value_gain: the same for the value's output layer.
-        idle_bias: first logit of the leading head's value 0 over its others. Above 0 a new policy mostly idles, if that
+        idle_bias: first logit of the op head's value 0 over its others. Above 0 a new policy mostly idles, if that
             is what value 0 means; what one act brings then shows before acts crowd each other. 0 starts uniform.
         precision: "float32", or "bfloat16" for autocast in acting, for the old policy and in learning alike.
         compile: compile the feed-forward parts with torch.compile; falls back with one warning.
@@ -145,7 +145,7 @@ class PPOConfig:
     observation_clip: float = 10.0
     encoder_sizes: tuple[int, ...] = (64, 64)
     encoder_norm: bool = True
-    item_size: int = 32
+    entity_size: int = 32
     lstm_size: int = 64
     lstm_layers: int = 1
     recurrent_norm: bool = True
@@ -185,7 +185,7 @@ class PPOConfig:
         )
 
 
-_COUNTS = {"item_size": 0} | dict.fromkeys((
+_COUNTS = {"entity_size": 0} | dict.fromkeys((
     "n_steps", "sequence_length", "n_minibatches", "n_epochs", "value_window", "lstm_size", "lstm_layers",
     "head_hidden", "stats_window_size",
 ), 1)  # fmt: skip

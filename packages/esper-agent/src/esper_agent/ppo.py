@@ -42,8 +42,8 @@ from esper_agent.diagnostics import Event, Monitor
 from esper_agent.diagnostics.metrics import Measured, Metrics, by_label, summarize
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
+from esper_agent.networks.entity_encoder import Entities
 from esper_agent.networks.policy import Policy
-from esper_agent.networks.slot_encoder import Items
 
 Array = NDArray[Any]
 
@@ -81,12 +81,12 @@ class FactoredRecurrentPPO(AgentState):
         self.set_env(env, n_envs)
 
     def _build(self, env: TensorEnv) -> None:
-        self.observation_encoder, self.action_spec, self.items = self._spaces(env)
+        self.observation_encoder, self.action_spec, self.entities = self._spaces(env)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             rescale = self.config.normalize_observations and env.encoder.sizes is None
             network = replace(self.config, normalize_observations=rescale)
-            self.policy = Policy(env.encoder.size, self.action_spec, network, self.items).to(self.device)
+            self.policy = Policy(env.encoder.size, self.action_spec, network, self.entities).to(self.device)
         self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
         shuffle = torch.Generator().manual_seed(self.seed)
         self.learner = Learner(self.policy, self.config, self.gamma, shuffle, self.ranks)
@@ -136,13 +136,13 @@ class FactoredRecurrentPPO(AgentState):
             raise ValueError(f"the ranks have {everywhere} environments; allowed: the same number everywhere")
         return num_envs
 
-    def _spaces(self, env: TensorEnv) -> tuple[ObservationEncoder, ActionSpec, Items | None]:
-        """What the network is made for; the place of items only if it reads them."""
-        return env.encoder, env.actions, env.items if self.config.item_size else None
+    def _spaces(self, env: TensorEnv) -> tuple[ObservationEncoder, ActionSpec, Entities | None]:
+        """What the network is made for; the place of entities only if it reads them."""
+        return env.encoder, env.actions, env.entities if self.config.entity_size else None
 
     def _check_same(self, env: TensorEnv, gamma: float) -> None:
-        names = ("observations", "actions", "items", "gamma")
-        own = (self.observation_encoder, self.action_spec, self.items, self.gamma)
+        names = ("observations", "actions", "entities", "gamma")
+        own = (self.observation_encoder, self.action_spec, self.entities, self.gamma)
         for name, mine, other in zip(names, own, (*self._spaces(env), gamma), strict=True):
             if other != mine:
                 raise ValueError(f"{name} of the environment: {other}; the agent was made for {mine}")

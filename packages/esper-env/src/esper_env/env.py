@@ -83,7 +83,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     ## Observation Space
     A float32 `Box` vector of 27 + 29 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
-    `env.unwrapped.describe_observation(vector)` prints a vector as a table, and `env.unwrapped.observation_items` says
+    `env.unwrapped.describe_observation(vector)` prints a vector as a table; `env.unwrapped.observation_entities` says
     which head chooses among the slots, and how many numbers describe the host and each slot. A measurement that does
     not exist is 0, and its flag says so. Losses are l / (l + that of a uniform guess); other unbounded quantities pass
     x / (1 + x).
@@ -241,7 +241,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
         self.observation_space = self.row.single_observation_space
         self.action_space = self.row.single_action_space
         self.config, self.gamma, self.reward_range = self.row.config, self.row.gamma, self.row.reward_range
-        self.observation_items = self.row.observation_items
+        self.observation_entities = self.row.observation_entities
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -129,7 +129,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         return self.simulation.config.gamma
 
     @property
-    def observation_items(self) -> tuple[str, int, int]:
+    def observation_entities(self) -> tuple[str, int, int]:
         """The head that chooses a slot, how many numbers describe the host, and how many each slot after it."""
         return ("slot", *self.simulation.schema.widths())
 

@@ -66,7 +66,7 @@ class AgentState:
         env = self.env.env.unwrapped
         return {
             "env": env.state_dict() if hasattr(env, "state_dict") else None,
-            "runner": self.collector.state_dict(),
+            "collector": self.collector.state_dict(),
             "rollout": self.buffer.state_dict(),
         }
 
@@ -97,5 +97,5 @@ class AgentState:
         env = self.env.env.unwrapped
         if own["env"] is not None and hasattr(env, "load_state_dict"):
             env.load_state_dict(own["env"])
-            self.collector.load_state_dict(own["runner"])
+            self.collector.load_state_dict(own["collector"])
             self.buffer.load_state_dict(own["rollout"])

@@ -3,7 +3,7 @@
 | version | state |
 |---|---|
 | 2 | what the agent, its environments and every rank need to go on |
-| 3 | the setting `item_size` |
+| 3 | the setting `entity_size`; `runner` is called `collector` |
 """
 
 import copy
@@ -116,8 +116,9 @@ def migrate(version: int, state: State) -> State:
 
 
 def migrate_2_to_3(state: State) -> State:
-    """Until then every observation was read as one flat vector."""
-    return {**state, "config": {**state["config"], "item_size": 0}}
+    """Until then every observation was read as one flat vector, and the rollout collector was called a runner."""
+    own, *others = ({**rank, "collector": rank["runner"]} for rank in (state, *state["other_ranks"]))
+    return {**own, "config": {**state["config"], "entity_size": 0}, "other_ranks": others}
 
 
 MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_2_to_3,)

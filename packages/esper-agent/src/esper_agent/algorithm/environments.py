@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from esper_agent.config import DEFAULT_GAMMA
 from esper_agent.networks.action_spec import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
-from esper_agent.networks.slot_encoder import Items
+from esper_agent.networks.entity_encoder import Entities
 
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
@@ -121,14 +121,14 @@ class ObservationEncoder:
         return np.ndim(observations) > len(self.shape)
 
 
-def declared_items(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Items | None:
-    """The items that an environment declares; None if there are none, or if a wrapper changed the spaces past them."""
-    head, shared, width = declared(env, "observation_items") or (None, 0, 0)
+def declared_entities(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Entities | None:
+    """The entities that an environment declares; None without any, or if a wrapper changed the spaces past them."""
+    head, shared, width = declared(env, "observation_entities") or (None, 0, 0)
     if head not in actions.heads[1:]:
         return None
     count = actions.sizes[actions.heads.index(head)]
     fits = env.single_observation_space.shape == (shared + count * width,)
-    return Items(head, shared, count, width) if fits else None
+    return Entities(head, shared, count, width) if fits else None
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class TensorEnv:
         self.tensors = isinstance(observations, Tensor)
         heads = declared(env, "heads")
         self.actions: ActionSpec = action_spec(env.single_action_space, heads and tuple(heads), infos)
-        self.items = declared_items(env, self.actions)
+        self.entities = declared_entities(env, self.actions)
         self.first_observations = self.encoder(observations, device)
         self.first_masks = self.masks(infos)
 

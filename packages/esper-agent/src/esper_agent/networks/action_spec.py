@@ -1,8 +1,27 @@
 """What an action is: its heads in their order, their sizes, and the layout of masks and logits.
 
-The first head leads. Given its value the others are independent of each other. All logits of a step are laid out as
-`cells`, one row of `width` values each: cell 0 is the leading head, then come the other heads, once if they do not
-depend on the leading head and once per value of it if they do (`rows`).
+The first head is the op, the others are its arguments: given the op they are independent of each other. All logits of a
+step are laid out as `cells`, one row of `width` values each: cell 0 is the op head, then come the argument heads, once
+if they do not depend on the op and once per op if they do (`rows`).
+
+Three environments, the ops wait, grow and prune, and two slots. A slot to grow in must be empty, one to prune must not
+be; waiting needs none, which leaves it the one value 0. In the first environment both slots are empty, in the second
+slot 1 is taken, in the third both are:
+
+>>> spec = ActionSpec("dict", ("op", "slot"), (3, 2), by_op=True, masked=True)
+>>> op = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 1]])
+>>> slot = np.array([[[1, 0], [1, 1], [0, 0]], [[1, 0], [1, 0], [0, 1]], [[1, 0], [0, 0], [1, 1]]])
+>>> masks = {"action_mask": {"op": op, "slot": slot.max(1)}, "action_mask_by_op": {"slot": slot}}
+>>> cells = masks_to_cells(spec, masks, torch.device("cpu"))  # [cells, width, environments]
+>>> for name, cell in zip(("op", "slot to wait", "slot to grow", "slot to prune"), cells.int(), strict=True):
+...     print(f"{name:<14}", *cell.T.tolist())
+op             [1, 1, 0] [1, 1, 1] [1, 0, 1]
+slot to wait   [1, 0, 0] [1, 0, 0] [1, 0, 0]
+slot to grow   [1, 1, 0] [1, 0, 0] [0, 0, 0]
+slot to prune  [0, 0, 0] [0, 1, 0] [1, 1, 0]
+
+A cell is as wide as the largest head, here the op; what is past a head's own values is never legal. Grow in slot 0 is
+entry 1 of cell 0 and entry 0 of cell 2.
 """
 
 from collections.abc import Mapping
@@ -19,28 +38,28 @@ Kind = Literal["discrete", "multi_discrete", "dict"]
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The heads of an action space, and whether legality depends on the leading head."""
+    """The heads of an action space, and whether legality depends on the op head."""
 
     kind: Kind
     heads: tuple[str, ...]
     sizes: tuple[int, ...]
-    by_op: bool  # the environment gives masks per value of the leading head
+    by_op: bool  # the environment gives masks per value of the op head
     masked: bool  # the environment gives masks
 
     @property
-    def followers(self) -> int:
-        """The number of heads after the leading one."""
+    def arguments(self) -> int:
+        """The number of heads after the op."""
         return len(self.heads) - 1
 
     @property
     def rows(self) -> int:
-        """How many times the followers appear among the cells."""
+        """How many times the argument heads appear among the cells."""
         return self.sizes[0] if self.by_op else 1
 
     @property
     def cells(self) -> int:
         """Rows of logits per step."""
-        return 1 + self.rows * self.followers
+        return 1 + self.rows * self.arguments
 
     @property
     def width(self) -> int:
@@ -93,28 +112,28 @@ def masks_to_cells(spec: ActionSpec, infos: Mapping[str, Any], device: torch.dev
     Args:
         spec: the heads.
         infos: vector infos with `action_mask` (per head [N, n], or flat [N, sum of n]) and, when legality depends
-            on the leading head, `action_mask_by_op` (per head [N, n_lead, n]).
+            on the op head, `action_mask_by_op` (per head [N, n_ops, n]).
         device: where the result lives.
     """
     marginal = _split(spec, infos["action_mask"])
-    followers = infos["action_mask_by_op"] if spec.by_op else marginal
-    lead = marginal[spec.heads[0]]
-    shape = (spec.cells, spec.width, len(lead))
-    if isinstance(lead, Tensor):
+    arguments = infos["action_mask_by_op"] if spec.by_op else marginal
+    op = marginal[spec.heads[0]]
+    shape = (spec.cells, spec.width, len(op))
+    if isinstance(op, Tensor):
         cells = torch.zeros(shape, dtype=torch.bool, device=device)
-        _fill(spec, cells, cells[1:].view(spec.rows, spec.followers, *shape[1:]), lead, followers)
+        _fill(spec, cells, cells[1:].view(spec.rows, spec.arguments, *shape[1:]), op, arguments)
         return cells
     filled = np.zeros(shape, dtype=np.bool_)
-    _fill(spec, filled, filled[1:].reshape(spec.rows, spec.followers, *shape[1:]), lead, followers)
+    _fill(spec, filled, filled[1:].reshape(spec.rows, spec.arguments, *shape[1:]), op, arguments)
     return torch.from_numpy(filled).to(device)
 
 
-def _fill(spec: ActionSpec, cells: Any, rows: Any, lead: Any, followers: Mapping[str, Any]) -> None:
-    """Copy masks into their cells; `rows` is a view of the followers' cells by row."""
-    cells[0, : spec.sizes[0]] = lead.T
+def _fill(spec: ActionSpec, cells: Any, rows: Any, op: Any, arguments: Mapping[str, Any]) -> None:
+    """Copy masks into their cells; `rows` is a view of the argument heads' cells by row."""
+    cells[0, : spec.sizes[0]] = op.T
     for index, (name, size) in enumerate(zip(spec.heads[1:], spec.sizes[1:], strict=True)):
         # [N, rows, n] or, without rows, [N, n] to [rows, n, N] or [n, N]
-        mask = followers[name]
+        mask = arguments[name]
         order = (1, 2, 0) if spec.by_op else (1, 0)
         rows[:, index, :size] = mask.permute(order) if isinstance(mask, Tensor) else mask.transpose(order)
 
@@ -136,12 +155,12 @@ def check_cells(spec: ActionSpec, cells: Tensor) -> None:
     """
     legal = cells.any(1)
     if spec.by_op:
-        reachable = cells[0, : spec.sizes[0]].repeat_interleave(spec.followers, 0)
+        reachable = cells[0, : spec.sizes[0]].repeat_interleave(spec.arguments, 0)
         legal = torch.cat([legal[:1], legal[1:] | ~reachable])
     empty = torch.nonzero(~legal)
     if len(empty):
         cell, env = empty[0].tolist()
-        head = spec.heads[0] if cell == 0 else spec.heads[1 + (cell - 1) % spec.followers]
+        head = spec.heads[0] if cell == 0 else spec.heads[1 + (cell - 1) % spec.arguments]
         raise ValueError(f"environment {env} gives a mask for head {head!r} that leaves no legal value")
 
 
@@ -165,7 +184,7 @@ def user_masks(spec: ActionSpec, masks: Any, *, batched: bool, device: torch.dev
         device: where the result lives.
 
     Raises:
-        ValueError: when legality depends on the leading head and only marginal masks are given.
+        ValueError: when legality depends on the op head and only marginal masks are given.
     """
     if masks is None:
         return None

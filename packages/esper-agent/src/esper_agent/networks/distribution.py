@@ -1,6 +1,6 @@
-"""The joint distribution of an action: the leading head, then the others given its value.
+"""The joint distribution of an action: the op head, then the others given its value.
 
-pi(a) = pi(lead) * product over the other heads of pi(head | lead). A head that the leading value does not use has one
+pi(a) = pi(op) * product over the other heads of pi(head | op). A head that the op does not use has one
 legal value, so its log-probability, entropy and KL are exactly 0.
 
 Cells come first and the batch last, [cells, width, ...]: all heads then go through one log-softmax that runs along the
@@ -25,18 +25,18 @@ class Legality:
 
     penalty: Tensor  # [cells, width, ...]: added to the logits, 0 where legal
     inverse_capacity: Tensor  # [cells, ...]: 1 / log(number of legal values); 0 where there is no choice
-    available: Tensor  # bool [heads, ...]: where a head has a choice under some leading value
+    available: Tensor  # bool [heads, ...]: where a head has a choice under some op
 
     @classmethod
     def of(cls, spec: ActionSpec, mask: Tensor) -> "Legality":
         """From bool masks [cells, width, ...] in which padding is illegal.
 
-        A head has no choice, too, in the row of a leading value that is itself illegal.
+        A head has no choice, too, in the row of an op that is itself illegal.
         """
         legal = mask.sum(1)
         if spec.rows > 1:
-            followers = split_rows(spec, legal) * mask[0, : spec.sizes[0], None]
-            legal = torch.cat([legal[:1], followers.flatten(0, 1)])
+            arguments = split_rows(spec, legal) * mask[0, : spec.sizes[0], None]
+            legal = torch.cat([legal[:1], arguments.flatten(0, 1)])
         capacity = legal.clamp(min=1).float().log()
         choice = capacity > 0
         available = torch.cat([choice[:1], split_rows(spec, choice).any(0)])
@@ -91,7 +91,7 @@ class FactoredDistribution:
         return (cumulative <= uniform * total * (1 - 1e-6)).sum(1)
 
     def head_log_prob(self, actions: Tensor) -> Tensor:
-        """Log-probability of each head's value given the leading one, [heads, ...] -> [heads, ...]."""
+        """Log-probability of each head's value given the op, [heads, ...] -> [heads, ...]."""
         return self.entry_log_prob(flat_index(self.spec, actions))
 
     def entry_log_prob(self, entries: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class FactoredDistribution:
     def head_entropy(self, inverse_capacity: Tensor) -> Tensor:
         """Entropy of each head given that it is used, as a share of the largest possible, [heads, ...].
 
-        A follower's entropy averages over the leading values that leave it a choice, by their probability; the
+        An argument head's entropy averages over the ops that leave it a choice, by their probability; the
         gradient does not reach that probability, so a coefficient weighs nothing but its own head's entropy.
         It is 0 where there is no choice.
 
@@ -122,7 +122,7 @@ class FactoredDistribution:
 
 def entropy_weights(spec: ActionSpec, p: Tensor, inverse_capacity: Tensor) -> Tensor:
     """What the entropy of each cell, in nats, counts for in the share of its head, [cells, ...]."""
-    if not spec.followers:
+    if not spec.arguments:
         return inverse_capacity
     rows = split_rows(spec, inverse_capacity)
     # A row whose probability underflows is still available: it must not vanish from the average.
@@ -133,24 +133,24 @@ def entropy_weights(spec: ActionSpec, p: Tensor, inverse_capacity: Tensor) -> Te
 
 
 def split_rows(spec: ActionSpec, cells: Tensor) -> Tensor:
-    """The followers' cells by row, [cells, ...] -> [rows, followers, ...]."""
-    return cells[1:].view(spec.rows, spec.followers, *cells.shape[1:])
+    """The arguments' cells by row, [cells, ...] -> [rows, arguments, ...]."""
+    return cells[1:].view(spec.rows, spec.arguments, *cells.shape[1:])
 
 
 def sum_by_head(spec: ActionSpec, cells: Tensor) -> Tensor:
-    """Followers summed over their rows, [cells, ...] -> [heads, ...]."""
-    return torch.cat([cells[:1], split_rows(spec, cells).sum(0)]) if spec.followers else cells
+    """Argument heads summed over their rows, [cells, ...] -> [heads, ...]."""
+    return torch.cat([cells[:1], split_rows(spec, cells).sum(0)]) if spec.arguments else cells
 
 
 def row_weights(spec: ActionSpec, p: Tensor) -> Tensor:
-    """The probability that each row of the followers applies, [cells, width, ...] -> [rows, ...]."""
-    lead = p[0, : spec.sizes[0]]
-    return lead if spec.rows > 1 else torch.ones_like(lead[:1])
+    """The probability that each row of the argument heads applies, [cells, width, ...] -> [rows, ...]."""
+    op = p[0, : spec.sizes[0]]
+    return op if spec.rows > 1 else torch.ones_like(op[:1])
 
 
 def joint(spec: ActionSpec, p: Tensor) -> Tensor:
     """Probabilities times that of their row: how often each entry is part of an action, [cells, width, ...]."""
-    if not spec.followers:
+    if not spec.arguments:
         return p
     rows = row_weights(spec, p)[:, None, None] * split_rows(spec, p)
     return torch.cat([p[:1], rows.flatten(0, 1)])
@@ -163,10 +163,10 @@ def cross_entropy(joint_p: Tensor, log_q: Tensor) -> Tensor:
 
 def flat_index(spec: ActionSpec, actions: Tensor) -> Tensor:
     """Where each head's value stands among all entries of all cells, [heads, ...] -> [heads, ...]."""
-    if not spec.followers:
+    if not spec.arguments:
         return actions
-    followers = torch.arange(1, 1 + spec.followers, device=actions.device)
-    cell = followers.view(-1, *[1] * (actions.dim() - 1))
+    arguments = torch.arange(1, 1 + spec.arguments, device=actions.device)
+    cell = arguments.view(-1, *[1] * (actions.dim() - 1))
     if spec.rows > 1:
-        cell = cell + actions[:1] * spec.followers
+        cell = cell + actions[:1] * spec.arguments
     return torch.cat([actions[:1], actions[1:] + cell * spec.width])

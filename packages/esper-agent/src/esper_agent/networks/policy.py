@@ -10,9 +10,9 @@ from torch.nn import functional
 from esper_agent.config import PPOConfig
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import FactoredDistribution
+from esper_agent.networks.entity_encoder import Entities, EntityEncoder
 from esper_agent.networks.lstm import ResettingLSTM, State
 from esper_agent.networks.normalization import ObservationNormalizer, ValueNormalizer
-from esper_agent.networks.slot_encoder import ItemEncoder, Items
 
 HIDDEN_GAIN = 2**0.5
 
@@ -33,13 +33,13 @@ class Policy(nn.Module):
         observation_size: width of an encoded observation.
         actions: the heads.
         config: widths, norms, gains.
-        items: parts of the observation among which a head chooses, if there are any.
+        entities: parts of the observation among which a head chooses, if there are any.
     """
 
     padding: Tensor  # bool [cells, width]: which entries of the cells exist
 
     def __init__(
-        self, observation_size: int, actions: ActionSpec, config: PPOConfig, items: Items | None = None
+        self, observation_size: int, actions: ActionSpec, config: PPOConfig, entities: Entities | None = None
     ) -> None:
         super().__init__()
         self.observation_size = observation_size
@@ -48,16 +48,16 @@ class Policy(nn.Module):
         self.normalizer = (
             ObservationNormalizer(observation_size, config.observation_clip) if config.normalize_observations else None
         )
-        self.encoder = _encoder(observation_size, config) if items is None else _item_encoder(items, config)
+        self.encoder = _encoder(observation_size, config) if entities is None else _entity_encoder(entities, config)
         self.lstm = ResettingLSTM(self.encoding, config.lstm_size, config.lstm_layers, config.forget_bias)
-        self.decoder = Decoder(actions, config, items)
+        self.decoder = Decoder(actions, config, entities)
         self.values = ValueNormalizer(self.decoder.value, float(config.value_window))
         self.register_buffer("padding", actions.padding_mask(), persistent=False)
         self.encode_call: Callable[[Tensor], Tensor] = self.encode
         self.decode_call: Callable[[Tensor], tuple[Tensor, Tensor]] = self.decoder.forward
 
     def encode(self, observations: Tensor) -> Tensor:
-        """Normalise and encode observations, [batch, time, observation_size]; descriptions of items come last."""
+        """Normalise and encode observations, [batch, time, observation_size]; embeddings of entities come last."""
         if observations.dim() != 3 or observations.shape[-1] != self.observation_size:
             raise ValueError(
                 f"observations have shape {tuple(observations.shape)}; "
@@ -97,9 +97,9 @@ class Policy(nn.Module):
         return self._features(hidden[:, None], encoded), after
 
     def _features(self, hidden: Tensor, encoded: Tensor) -> Tensor:
-        """What the decoder reads: the LSTM's output and, past the LSTM, the descriptions of items."""
-        described = encoded[..., self.encoding :]
-        return torch.cat([hidden, described], -1) if described.shape[-1] else hidden
+        """What the decoder reads: the LSTM's output and, past the LSTM, the embeddings of entities."""
+        embedded = encoded[..., self.encoding :]
+        return torch.cat([hidden, embedded], -1) if embedded.shape[-1] else hidden
 
     def value(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
         """Normalised values of single observations, [batch, 1, observation_size] to [batch]."""
@@ -109,16 +109,16 @@ class Policy(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """All parameters by part: trunk, each head, critic."""
         heads = {f"head_{name}": list(head.parameters()) for name, head in self.decoder.heads.items()}
-        if self.decoder.items is not None:
-            heads[f"head_{self.decoder.items.head}"] += self.decoder.query.parameters()
+        if self.decoder.entities is not None:
+            heads[f"head_{self.decoder.entities.head}"] += self.decoder.query.parameters()
         critic = [*self.decoder.critic.parameters(), *self.decoder.value.parameters()]
         taken = {id(p) for group in [*heads.values(), critic] for p in group}
         trunk = [p for p in self.parameters() if id(p) not in taken]
         return {"trunk": trunk, **heads, "critic": critic}
 
 
-def follower_scatter(actions: ActionSpec) -> Tensor:
-    """Which output of the followers' layers stands at each entry of a row's cells; any of the head's for padding."""
+def argument_scatter(actions: ActionSpec) -> Tensor:
+    """Which output of the argument heads' layers stands at each entry of a row's cells; padding takes any."""
     starts = [sum(actions.sizes[1:index]) for index in range(1, len(actions.sizes))]
     entries = [
         start + min(value, size - 1)
@@ -129,13 +129,13 @@ def follower_scatter(actions: ActionSpec) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """From the LSTM's output, and the descriptions of items if there are any, to logits and the normalised value."""
+    """From the LSTM's output, and the embeddings of entities if there are any, to logits and the normalised value."""
 
     scatter: Tensor
 
-    def __init__(self, actions: ActionSpec, config: PPOConfig, items: Items | None = None) -> None:
+    def __init__(self, actions: ActionSpec, config: PPOConfig, entities: Entities | None = None) -> None:
         super().__init__()
-        self.actions, self.items = actions, items
+        self.actions, self.entities = actions, entities
         self.size, width = config.lstm_size, config.head_hidden
         self.norm = nn.LayerNorm(self.size) if config.recurrent_norm else nn.Identity()
         self.actor = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)
@@ -146,18 +146,18 @@ class Decoder(nn.Module):
             }
         )
         nn.init.constant_(self._layers()[0].bias[:1], config.idle_bias)
-        conditioned = actions.by_op and config.condition_on_op and actions.followers > 0
+        conditioned = actions.by_op and config.condition_on_op and actions.arguments > 0
         self.op_embedding = nn.Parameter(torch.randn(actions.rows, width) * 0.5) if conditioned else None
-        self.register_buffer("scatter", follower_scatter(actions), persistent=False)
+        self.register_buffer("scatter", argument_scatter(actions), persistent=False)
         self.critic = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)
         self.value = orthogonal(nn.Linear(width, 1), config.value_gain)
-        if items is not None:
-            self.query = orthogonal(nn.Linear(width, config.item_size), config.policy_gain)
+        if entities is not None:
+            self.query = orthogonal(nn.Linear(width, config.entity_size), config.policy_gain)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [cells, width, batch, time] and normalised values [batch, time]."""
-        hidden, described = self._parts(features)
-        return self._logits(hidden, described), self._values(hidden)
+        hidden, embedded = self._parts(features)
+        return self._logits(hidden, embedded), self._values(hidden)
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits alone, for acting."""
@@ -168,42 +168,42 @@ class Decoder(nn.Module):
         return self._values(self._parts(features)[0])
 
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The LSTM's output, normalised, and the descriptions of items."""
+        """The LSTM's output, normalised, and the embeddings of entities."""
         return self.norm(features[..., : self.size]), features[..., self.size :]
 
     def _values(self, hidden: Tensor) -> Tensor:
         values: Tensor = self.value(torch.tanh(self.critic(hidden)))
         return values.squeeze(-1).float()
 
-    def _logits(self, hidden: Tensor, described: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         batch, time, _ = hidden.shape
         # Steps come last from here on, as the distribution wants them: no layer then reads across memory.
         actor = torch.addmm(self.actor.bias[:, None], self.actor.weight, hidden.flatten(0, 1).T)
         layers = self._layers()
-        leading = torch.addmm(layers[0].bias[:, None], layers[0].weight, torch.tanh(actor))
-        leading = functional.pad(leading, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
-        if self.actions.followers:
-            leading = torch.cat([leading, self._follower_logits(layers[1:], actor, described)])
-        return leading.view(*leading.shape[:-1], batch, time)
+        logits = torch.addmm(layers[0].bias[:, None], layers[0].weight, torch.tanh(actor))
+        logits = functional.pad(logits, (0, 0, 0, self.actions.width - self.actions.sizes[0]))[None]
+        if self.actions.arguments:
+            logits = torch.cat([logits, self._argument_logits(layers[1:], actor, embedded)])
+        return logits.view(*logits.shape[:-1], batch, time)
 
-    def _follower_logits(self, layers: list[nn.Linear], actor: Tensor, described: Tensor) -> Tensor:
-        """All followers in all rows with one multiplication, [width, steps] to [cells - 1, width, steps]."""
+    def _argument_logits(self, layers: list[nn.Linear], actor: Tensor, embedded: Tensor) -> Tensor:
+        """All argument heads in all rows with one multiplication, [width, steps] to [cells - 1, width, steps]."""
         weight = torch.cat([layer.weight for layer in layers]).index_select(0, self.scatter)
         bias = torch.cat([layer.bias for layer in layers]).index_select(0, self.scatter)
         rows = torch.tanh(self._per_row(actor))
         logits = torch.baddbmm(bias[:, None], weight.expand(len(rows), -1, -1), rows)
-        if self.items is not None:
-            logits = logits + self._item_scores(rows, described)
+        if self.entities is not None:
+            logits = logits + self._entity_scores(rows, embedded)
         return logits.view(-1, self.actions.width, actor.shape[1])
 
-    def _item_scores(self, rows: Tensor, described: Tensor) -> Tensor:
-        """How well each item answers each row's query, [rows, width, steps] to [rows, entries, steps]; 0 elsewhere."""
-        assert self.items is not None
+    def _entity_scores(self, rows: Tensor, embedded: Tensor) -> Tensor:
+        """How well entities answer each row's query, [rows, width, steps] to [rows, entries, steps]; 0 elsewhere."""
+        assert self.entities is not None
         queries = torch.baddbmm(self.query.bias[:, None], self.query.weight.expand(len(rows), -1, -1), rows)
-        answers = described.flatten(0, 1).T.unflatten(0, (self.items.count, -1))
+        answers = embedded.flatten(0, 1).T.unflatten(0, (self.entities.count, -1))
         scores = (queries[:, None] * answers).sum(2)
-        before = (self.actions.heads.index(self.items.head) - 1) * self.actions.width
-        after = self.actions.followers * self.actions.width - before - self.items.count
+        before = (self.actions.heads.index(self.entities.head) - 1) * self.actions.width
+        after = self.actions.arguments * self.actions.width - before - self.entities.count
         return functional.pad(scores, (0, 0, before, after))
 
     def _layers(self) -> list[nn.Linear]:
@@ -211,7 +211,7 @@ class Decoder(nn.Module):
         return [layer for layer in self.heads.values() if isinstance(layer, nn.Linear)]
 
     def _per_row(self, actor: Tensor) -> Tensor:
-        """The actor's hidden layer once per row of followers, [width, steps] to [rows, width, steps]."""
+        """The actor's hidden layer once per row of argument heads, [width, steps] to [rows, width, steps]."""
         if self.op_embedding is not None:
             return actor + self.op_embedding[:, :, None]
         return actor.expand(self.actions.rows, *actor.shape)
@@ -226,11 +226,11 @@ def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _item_encoder(items: Items, config: PPOConfig) -> ItemEncoder:
+def _entity_encoder(entities: Entities, config: PPOConfig) -> EntityEncoder:
     width = config.encoder_sizes[0]
-    hidden = orthogonal(nn.Linear(items.shared + 3 * items.width, width), HIDDEN_GAIN)
-    describe = orthogonal(nn.Linear(width, config.item_size), HIDDEN_GAIN)
-    return ItemEncoder(items, hidden, describe, _encoder(items.shared + 2 * config.item_size, config))
+    hidden = orthogonal(nn.Linear(entities.shared + 3 * entities.width, width), HIDDEN_GAIN)
+    embed = orthogonal(nn.Linear(width, config.entity_size), HIDDEN_GAIN)
+    return EntityEncoder(entities, hidden, embed, _encoder(entities.shared + 2 * config.entity_size, config))
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:

@@ -104,7 +104,7 @@ def _severity_trace(severity: Severity, found: Sequence[tuple[History, dict[str,
 
 
 def operations_chart(histories: Sequence[History], esper: bool) -> Chart | Note:
-    """How often each value of the leading head was chosen, as stacked shares."""
+    """How often each value of the op head was chosen, as stacked shares."""
     keys = histories[0].keys(SHARE_KEY)
     bands = {key: band(histories, key) for key in keys}
     if not keys or not all(bands.values()):

@@ -1,4 +1,4 @@
-"""How often each value of the leading head is chosen, on record after every rollout."""
+"""How often each value of the op head is chosen, on record after every rollout."""
 
 from typing import TYPE_CHECKING, cast
 
