@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels soak clean
+.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable soak clean
 
 help:  ## list the verbs
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,6 +49,12 @@ wheels: $(STAMP)  ## build both wheels from their sdists and try each alone in a
 	rm -rf dist/wheels
 	for package in $(PACKAGES); do $(BIN)/python -m build --no-isolation --outdir dist/wheels $$package; done
 	$(BIN)/python tests/check_wheels.py dist/wheels constraints.txt
+
+lowest newest: $(STAMP)  ## try both packages with these of the versions that they allow, in a fresh venv
+	$(BIN)/python tests/check_versions.py $@
+
+portable: $(STAMP)  ## the suite under every processor that this one can imitate, with one and two threads
+	$(BIN)/python tests/portable.py
 
 ledger: $(STAMP)  ## which rows of tests/ledger.md are proven by a passing test
 	$(BIN)/python -m pytest --ledger -m "not soak and not cuda"

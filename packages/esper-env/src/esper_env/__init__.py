@@ -11,7 +11,7 @@ from esper_env.mdp.state import Stage
 from esper_env.registration import register_environments
 from esper_env.vector_env import EsperVectorEnv
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["HEADS", "RELEVANT_HEADS", "Blend", "EsperEnv", "EsperVectorEnv", "Op", "Stage", "sample_mask"]
 
 register_environments()

@@ -168,7 +168,7 @@ class DiscreteActions(_ActionWrapper):
 # Actions of a vector environment
 
 
-class _VectorActionWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+class _VectorActionWrapper(VectorWrapper):  # generic only since gymnasium 1.4
     actions: MarginalActions | JointActions
 
     def __init__(self, env: VectorEnv[Any, Any, Any], actions: type[MarginalActions] | type[JointActions]) -> None:
@@ -251,7 +251,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return _masked(observation, info), reward, terminated, truncated, info
 
 
-class VectorMaskInObservation(VectorWrapper[Any, Any, Any, Any, Any]):
+class VectorMaskInObservation(VectorWrapper):  # generic only since gymnasium 1.4
     """A vector environment whose observations are a Dict of `observation` and `action_mask`, final ones too."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:

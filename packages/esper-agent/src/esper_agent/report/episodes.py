@@ -50,7 +50,7 @@ class Episode:
         return len(self.stage) - 1
 
 
-class Watched(VectorWrapper[Any, Any, Any, Any, Any]):
+class Watched(VectorWrapper):  # generic only since gymnasium 1.4
     """An Esper environment whose first rows are written down while someone plays it once.
 
     Args:
