@@ -1,7 +1,8 @@
 """Every number that the environment's dynamics and rewards depend on, in one frozen and validated place."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 TEMPI = (3, 5, 8)  # steps that a ramp may take
@@ -71,11 +72,11 @@ class EsperConfig:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
-            _check_number(name, getattr(self, name), low, high)
+            check_range(name, getattr(self, name), low, high, integer=name in _INTEGERS)
         for name, (low, high) in _PAIRS.items():
             _check_pair(name, getattr(self, name), low, high)
-        _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("instances", self.instances, INSTANCE_SETS)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("instances", self.instances, INSTANCE_SETS)
         _check_list("lesion_weights", self.lesion_weights, 3)
         _check_list("stage_potential", self.stage_potential, 6)
         _check_list("op_costs", self.op_costs, 5)
@@ -133,31 +134,43 @@ def make_config(**settings: Any) -> EsperConfig:
     return EsperConfig(**plain)
 
 
-def _is_number(name: str, value: object) -> bool:
+def check_range(name: str, value: object, low: float, high: float = inf, *, integer: bool = False) -> None:
+    """One clear error unless a value is a finite number (or integer) from `low` to `high`, or a tuple of such."""
+    values = value if isinstance(value, tuple) else (value,)
+    if not values or not all(_is_number(one, integer) and low <= one <= high for one in values):
+        raise ValueError(f"{name} is {value!r}; allowed: {_allowed(low, high, integer)}")
+
+
+def check_positive(owner: str, **fields: object) -> None:
+    """`check_range` of fields that hold positive integers, or tuples of them."""
+    for name, value in fields.items():
+        check_range(f"{owner}.{name}", value, 1, integer=True)
+
+
+def _is_number(value: object, integer: bool) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, int) or (name not in _INTEGERS and isfinite(value))
+    return isinstance(value, int) or (not integer and isfinite(value))
 
 
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if not _is_number(name, value) or not low <= value <= high:  # type: ignore[operator]
-        kind = "integers" if name in _INTEGERS else "numbers"
-        raise ValueError(f"{name} is {value!r}; allowed: {kind} from {low} to {high}")
+def _allowed(low: float, high: float, integer: bool) -> str:
+    return f"{'integers' if integer else 'numbers'} from {low} {'on' if high == inf else f'to {high}'}"
 
 
 def _check_pair(name: str, value: object, low: float, high: float) -> None:
-    right = isinstance(value, tuple) and len(value) == 2 and all(_is_number(name, v) for v in value)
+    integer = name in _INTEGERS
+    right = isinstance(value, tuple) and len(value) == 2 and all(_is_number(one, integer) for one in value)
     if not right or not low <= value[0] <= value[1] <= high:  # type: ignore[index]
-        kind = "integers" if name in _INTEGERS else "numbers"
-        raise ValueError(f"{name} is {value!r}; allowed: two {kind} in ascending order from {low} to {high}")
+        raise ValueError(f"{name} is {value!r}; allowed: two ascending {_allowed(low, high, integer)}")
 
 
 def _check_list(name: str, value: object, length: int) -> None:
     right = isinstance(value, tuple) and len(value) == length
-    if not right or not all(_is_number(name, v) and v >= 0 for v in value):  # type: ignore[attr-defined]
-        raise ValueError(f"{name} is {value!r}; allowed: {length} numbers from 0 on")
+    if not right or not all(_is_number(one, False) and one >= 0 for one in value):  # type: ignore[attr-defined]
+        raise ValueError(f"{name} is {value!r}; allowed: {length} {_allowed(0, inf, False)}")
 
 
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
+    """One clear error unless a value is one of those allowed."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.config import EsperConfig, make_config
+from esper_env.config import EsperConfig, check_choice, check_range, make_config
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
 from esper_env.mdp.observation import Schema
 from esper_env.mdp.phases import Phase
@@ -63,10 +63,8 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         **settings: Any,
     ) -> None:
         super().__init__()
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise ValueError(f"num_envs is {num_envs!r}; allowed: integers from 1 on")
-        if output not in OUTPUTS:
-            raise ValueError(f"output is {output!r}; allowed: {', '.join(OUTPUTS)}")
+        check_range("num_envs", num_envs, 1, integer=True)
+        check_choice("output", output, OUTPUTS)
         self.num_envs, self.output = num_envs, output
         self.render_mode = check_render_mode(render_mode, self.metadata["render_modes"])
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
@@ -316,6 +314,5 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
 
 def _autoreset_mode(name: str) -> AutoresetMode:
     names = {mode.name.lower(): mode for mode in AutoresetMode}
-    if name not in names:
-        raise ValueError(f"autoreset_mode is {name!r}; allowed: {', '.join(names)}")
+    check_choice("autoreset_mode", name, names)
     return names[name]

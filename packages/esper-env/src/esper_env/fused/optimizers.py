@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from esper_env.config import check_range
+
 State = tuple[Tensor, ...]
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 _BELOW_ONE = 1.0 - 1e-6  # at one, Adam's bias correction would divide by zero
@@ -24,12 +26,6 @@ class Optimizer(Protocol):
         """Update `values` [n, p] and `state` in place from `grad` [n, p] and learning rates [n, 1]."""
 
 
-def _check(owner: str, **bounds: tuple[float | None, float, float]) -> None:
-    for field, (value, low, high) in bounds.items():
-        if value is not None and not low <= value <= high:
-            raise ValueError(f"{owner}.{field} is {value}; allowed: {low} to {high}")
-
-
 def clip_factors(norm: Tensor, max_norm: float) -> Tensor:
     """What to multiply gradients of the given norms with, so that none exceeds `max_norm`."""
     return (max_norm / (norm + _CLIP_EPSILON)).clamp_(max=1.0)
@@ -43,7 +39,8 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("SGD", momentum=(self.momentum, 0.0, 1.0), weight_decay=(self.weight_decay, 0.0, 1.0))
+        check_range("SGD.momentum", self.momentum, 0.0, 1.0)
+        check_range("SGD.weight_decay", self.weight_decay, 0.0, 1.0)
 
     def initial(self, values: Tensor) -> State:
         """The momentum of new rows is zero."""
@@ -68,8 +65,10 @@ class AdamW:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _check("AdamW", beta1=(self.beta1, 0.0, _BELOW_ONE), beta2=(self.beta2, 0.0, _BELOW_ONE))
-        _check("AdamW", epsilon=(self.epsilon, 1e-16, 1.0), weight_decay=(self.weight_decay, 0.0, 1.0))
+        check_range("AdamW.beta1", self.beta1, 0.0, _BELOW_ONE)
+        check_range("AdamW.beta2", self.beta2, 0.0, _BELOW_ONE)
+        check_range("AdamW.epsilon", self.epsilon, 1e-16, 1.0)
+        check_range("AdamW.weight_decay", self.weight_decay, 0.0, 1.0)
 
     def initial(self, values: Tensor) -> State:
         """First and second moments and the step count of new rows are zero."""

@@ -169,11 +169,3 @@ def host_of(network: Callable[..., Network], family: str, dtype: torch.dtype = t
     return make_dataclass(
         network.__name__, [("shape", Any), *fields], bases=(Host,), namespace=namespace, frozen=True, kw_only=True
     )
-
-
-def require_positive(owner: str, **fields: int | tuple[int, ...]) -> None:
-    """Raise unless each field is a positive integer, or a non-empty tuple of them."""
-    for name, value in fields.items():
-        numbers = value if isinstance(value, tuple) else (value,)
-        if not numbers or any(not isinstance(number, int) or number < 1 for number in numbers):
-            raise ValueError(f"{owner}.{name} is {value}; allowed: integers from 1 on")

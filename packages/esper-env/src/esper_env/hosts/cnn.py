@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from esper_env.config import check_positive
 from esper_env.fused.layers import average_pool, convolution, dense, global_average, leaky_group_norm
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Network, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network
 from esper_env.hosts.mlp import LEAK
 
 KERNEL = 3
@@ -39,8 +40,8 @@ class CNNHost(Host):
     family: ClassVar[str] = "image"
 
     def __post_init__(self) -> None:
-        require_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
-        require_positive("CNNHost", norm_groups=self.norm_groups, patch=self.patch)
+        check_positive("CNNHost", image=self.image, channels=self.channels, classes=self.classes)
+        check_positive("CNNHost", norm_groups=self.norm_groups, patch=self.patch)
         self._check_image()
         self._check_pooling()
         uneven = [c for c in self.channels if c % self.norm_groups]

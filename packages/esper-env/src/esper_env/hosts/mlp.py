@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_env.config import check_positive
 from esper_env.fused.layers import dense
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Network, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network
 
 LEAK = 0.05
 
@@ -26,7 +27,7 @@ class MLPHost(Host):
     family: ClassVar[str] = "dense"
 
     def __post_init__(self) -> None:
-        require_positive("MLPHost", inputs=self.inputs, widths=self.widths, classes=self.classes)
+        check_positive("MLPHost", inputs=self.inputs, widths=self.widths, classes=self.classes)
 
     def template(self) -> Network:
         """The plain network."""

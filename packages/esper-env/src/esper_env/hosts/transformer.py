@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_env.config import check_positive
 from esper_env.fused.layers import causal_attention, dense, embedding, normed_dense
 from esper_env.fused.layout import Params
-from esper_env.hosts.base import HOSTS, Host, Network, require_positive
+from esper_env.hosts.base import HOSTS, Host, Network
 
 # A norm divides by what a lesion left alive. At torch's 1e-5 the norm of one live unit is a step function, and two
 # trainings that differ by rounding part within a few dozen minibatches; at this value they stay together.
@@ -77,7 +78,7 @@ class TransformerHost(Host):
     family: ClassVar[str] = "sequence"
 
     def __post_init__(self) -> None:
-        require_positive("TransformerHost", **vars(self))
+        check_positive("TransformerHost", **vars(self))
         if self.width % self.heads:
             raise ValueError(f"TransformerHost.width is {self.width}; allowed: multiples of heads={self.heads}")
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper_env.config import check_range
 from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers
 
@@ -18,8 +19,7 @@ class Augmentation:
     mirror: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shift, int) or self.shift < 0:
-            raise ValueError(f"Augmentation.shift is {self.shift!r}; allowed: integers from 0 on")
+        check_range("Augmentation.shift", self.shift, 0, integer=True)
 
     def applied(self, data: Minibatches, keys: Tensor, step: Tensor) -> Minibatches:
         """The minibatches of rows with these keys at these steps, augmented when they are taken."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper_env.config import EsperConfig
+from esper_env.config import EsperConfig, check_choice
 from esper_env.mdp.rewards.terms import TERMS, Limits, Transition
 from esper_env.registry import Registry
 
@@ -29,8 +29,7 @@ class Reward:
     limits: Limits
 
     def __post_init__(self) -> None:
-        if self.config.reward not in PRESETS:
-            raise ValueError(f"reward is {self.config.reward!r}; allowed: {', '.join(PRESETS)}")
+        check_choice("reward", self.config.reward, tuple(PRESETS))
 
     @property
     def terms(self) -> tuple[str, ...]:
