@@ -57,10 +57,9 @@ class DetectorConfig:
     warmup_slack: float = 4.0
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _DETECTOR_RANGES.items():
-            _check_range(name, getattr(self, name), low, high)
+        _check_fields(self)
         for head, floor in self.entropy_floors.items():
-            _check_range(f"entropy_floors[{head!r}]", floor, *_DETECTOR_RANGES["entropy_floor"])
+            _check_range(f"entropy_floors[{head!r}]", floor, *_RANGES["entropy_floor"])
 
     def slack(self, rollouts: float) -> float:
         """How much limits are relaxed after this many rollouts."""
@@ -162,27 +161,11 @@ class PPOConfig:
     detectors: DetectorConfig = field(default_factory=DetectorConfig)
 
     def __post_init__(self) -> None:
-        for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            _require(isinstance(value, int) and value >= least, name, value, f"an integer of at least {least}")
-        for name, (low, high) in _RANGES.items():
-            if not (getattr(self, name) is None and name in _OPTIONAL):
-                _check_range(name, getattr(self, name), low, high)
-        for name, allowed in _CHOICES.items():
-            _require(getattr(self, name) in allowed, name, getattr(self, name), f"one of {allowed}")
-        sizes = self.encoder_sizes
-        _require(
-            len(sizes) > 0 and all(isinstance(s, int) and s >= 1 for s in sizes),
-            "encoder_sizes",
-            sizes,
-            "a non-empty tuple of integers of at least 1",
-        )
-        _require(
-            self.n_steps % self.sequence_length == 0,
-            "sequence_length",
-            self.sequence_length,
-            f"a divisor of n_steps={self.n_steps}",
-        )
+        _check_fields(self)
+        sizes, length = self.encoder_sizes, self.sequence_length
+        right = len(sizes) > 0 and all(isinstance(size, int) and size >= 1 for size in sizes)
+        _require(right, "encoder_sizes", sizes, "a non-empty tuple of integers of at least 1")
+        _require(self.n_steps % length == 0, "sequence_length", length, f"a divisor of n_steps={self.n_steps}")
 
 
 _COUNTS = {"entity_size": 0} | dict.fromkeys((
@@ -190,59 +173,39 @@ _COUNTS = {"entity_size": 0} | dict.fromkeys((
     "head_hidden", "stats_window_size",
 ), 1)  # fmt: skip
 _TINY, _HUGE = 1e-30, 1e30
-_RANGES: dict[str, tuple[float, float]] = {
-    "learning_rate": (0.0, 1.0),
-    "gamma": (0.0, 1.0),
-    "gae_lambda": (0.0, 1.0),
-    "clip_range": (_TINY, _HUGE),
-    "clip_range_vf": (_TINY, _HUGE),
-    "target_kl": (_TINY, _HUGE),
-    "ent_coef": (0.0, _HUGE),
-    "vf_coef": (0.0, _HUGE),
-    "huber_delta": (_TINY, _HUGE),
-    "max_group_grad_norm": (_TINY, _HUGE),
-    "max_grad_norm": (_TINY, _HUGE),
-    "critic_weight_decay": (0.0, 1.0),
-    "adam_epsilon": (_TINY, 1.0),
-    "advantage_floor": (_TINY, 1.0),
-    "observation_clip": (_TINY, _HUGE),
-    "forget_bias": (-_HUGE, _HUGE),
-    "policy_gain": (_TINY, _HUGE),
-    "value_gain": (_TINY, _HUGE),
-    "idle_bias": (-_HUGE, _HUGE),
-}
-_SHARE = (0.0, 1.0)
-_POSITIVE = (_TINY, _HUGE)
-_DETECTOR_RANGES: dict[str, tuple[float, float]] = {
-    "entropy_floor": _SHARE,
-    "min_choice_share": (_TINY, 1.0),
-    "kl_limit": _POSITIVE,
-    "log_ratio_limit": _POSITIVE,
-    "value_std_share": _SHARE,
-    "gradient_high": _POSITIVE,
-    "gradient_low": (0.0, _HUGE),
-    "gradient_decay": (0.0, 0.9999),
-    "lstm_saturation_level": _SHARE,
-    "lstm_saturation_share": _SHARE,
-    "lstm_rms_floor": (0.0, 1.0),
-    "patience": (1, _HUGE),
-    "recovery": (1.0, _HUGE),
-    "escalate_after": (1, _HUGE),
-    "warmup_rollouts": (0, _HUGE),
-    "warmup_slack": (1.0, _HUGE),
-}
+_NAMES_BY_RANGE: dict[tuple[float, float], tuple[str, ...]] = {
+    (0.0, 1.0): (
+        "learning_rate", "gamma", "gae_lambda", "critic_weight_decay", "entropy_floor", "value_std_share",
+        "lstm_saturation_level", "lstm_saturation_share", "lstm_rms_floor",
+    ),
+    (_TINY, 1.0): ("adam_epsilon", "advantage_floor", "min_choice_share"),
+    (_TINY, _HUGE): (
+        "clip_range", "clip_range_vf", "target_kl", "huber_delta", "max_group_grad_norm", "max_grad_norm",
+        "observation_clip", "policy_gain", "value_gain", "kl_limit", "log_ratio_limit", "gradient_high",
+    ),
+    (0.0, _HUGE): ("ent_coef", "vf_coef", "gradient_low", "warmup_rollouts"),
+    (-_HUGE, _HUGE): ("forget_bias", "idle_bias"),
+    (1.0, _HUGE): ("patience", "recovery", "escalate_after", "warmup_slack"),
+    (0.0, 0.9999): ("gradient_decay",),
+}  # fmt: skip
+_RANGES = {name: bounds for bounds, names in _NAMES_BY_RANGE.items() for name in names}
 _OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm"}
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "clip_mode": ("joint", "per_head"),
-    "precision": ("float32", "bfloat16"),
-    "normalize_observations": (True, False),
-    "encoder_norm": (True, False),
-    "recurrent_norm": (True, False),
-    "condition_on_op": (True, False),
-    "compile": (True, False),
-    "check_masks": (True, False),
-}
+_CHOICES = {"clip_mode": ("joint", "per_head"), "precision": ("float32", "bfloat16")}
 FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
+
+
+def _check_fields(config: "PPOConfig | DetectorConfig") -> None:
+    """Counts, ranges, choices and flags hold what they may."""
+    for entry in fields(config):
+        name, value = entry.name, getattr(config, entry.name)
+        if name in _COUNTS:
+            least = _COUNTS[name]
+            _require(isinstance(value, int) and value >= least, name, value, f"an integer of at least {least}")
+        elif name in _RANGES and not (value is None and name in _OPTIONAL):
+            _check_range(name, value, *_RANGES[name])
+        elif name in _CHOICES or isinstance(entry.default, bool):
+            allowed = _CHOICES.get(name, (True, False))
+            _require(value in allowed, name, value, f"one of {allowed}")
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:

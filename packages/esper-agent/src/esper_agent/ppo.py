@@ -3,6 +3,9 @@
 model = FactoredRecurrentPPO("Esper-v0", seed=0, verbose=1)
 model.learn(200_000, progress_bar=True)
 model.save("model.ckpt")
+
+The algorithm, in the order of the methods: `learn` repeats `collect` (a rollout in every environment), `update` (what
+the old policy says, advantages, `_epochs` of minibatches, metrics, diagnostics) and `_record` (the log).
 """
 
 import time
