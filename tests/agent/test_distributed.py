@@ -134,8 +134,8 @@ def test_ranks_with_different_numbers_of_decisions_take_the_steps_of_one_process
     assert_same_update(run, alone)
     assert run.metrics()[0]["train/stopped_early"] == (target_kl < 1)
     state = load_checkpoint(run.latest_checkpoint())
-    lengths = [part["runner"]["lengths"] for part in (state, *state["other_ranks"])]
-    assert torch.equal(torch.cat(lengths), load_checkpoint(alone.latest_checkpoint())["runner"]["lengths"])
+    lengths = [part["collector"]["lengths"] for part in (state, *state["other_ranks"])]
+    assert torch.equal(torch.cat(lengths), load_checkpoint(alone.latest_checkpoint())["collector"]["lengths"])
 
 
 def cut_after(straight: RunDirectory, directory: Path, step: int) -> RunDirectory:
