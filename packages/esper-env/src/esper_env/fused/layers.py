@@ -40,18 +40,9 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: i
     return _from_grouped(out.contiguous(memory_format=torch.channels_last), n)
 
 
-def _grouped_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.group_norm(_as_grouped(x), x.shape[3] * groups, weight.flatten(), bias.flatten())
-
-
-def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
-    """Group normalisation per model: [batch, h, w, n, c] with affine parameters [n, c]."""
-    return _from_grouped(_grouped_norm(x, groups, weight, bias), x.shape[3])
-
-
 def leaky_group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, leak: float) -> Tensor:
-    """Group normalisation and a leaky activation that overwrites it: large images are bound by memory."""
-    normal = _grouped_norm(x, groups, weight, bias)
+    """Group normalisation per model of [batch, h, w, n, c], affine by [n, c], and a leaky activation in its place."""
+    normal = F.group_norm(_as_grouped(x), x.shape[3] * groups, weight.flatten(), bias.flatten())
     return _from_grouped(F.leaky_relu(normal, leak, inplace=True), x.shape[3])
 
 

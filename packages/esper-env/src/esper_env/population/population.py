@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -77,11 +78,6 @@ class Census:
         shape = (rows, slots)
         no = np.zeros(shape, dtype=np.bool_)
         return cls(np.full(shape, EMPTY), no, no.copy(), np.zeros(shape, dtype=np.int64))
-
-    def window(self, start: int, stop: int) -> "Census":
-        """Rows start to stop, sharing storage."""
-        cut = slice(start, stop)
-        return Census(self.blueprint[cut], self.live[cut], self.committed[cut], self.blend[cut])
 
     def copy_rows(self, source: "Census", rows: Rows) -> None:
         """Overwrite rows with those of another census."""
@@ -239,37 +235,30 @@ class Population:
     def window(self, start: int, stop: int) -> "Population":
         """Rows start to stop as a population of their own that shares storage with this one."""
         seeds = {key: cohort.window(start, stop) for key, cohort in self.seeds.items()}
-        return replace(
-            self,
-            body=self.body.window(start, stop),
-            seeds={key: cohort for key, cohort in seeds.items() if len(cohort)},
-            census=self.census.window(start, stop),
-            alpha=self.alpha[start:stop],
-            lr=self.lr[start:stop],
-            lesions=[mask[start:stop] for mask in self.lesions],
-            lesioned=self.lesioned[start:stop],
-        )
+        return self._part(self.body.window(start, stop), seeds, slice(start, stop), slice(start, stop))
 
     def gathered(self, rows: Rows) -> "Population":
         """A copy of some rows, given in ascending order, as a population of their own."""
         if len(rows) == len(self):
             return self
-        index = self._index(rows)
-        census = Census(*(table[rows] for table in vars(self.census).values()))
-        seeds = {}
-        for key, cohort in self.seeds.items():
-            taken = cohort.take(np.intersect1d(cohort.rows, rows))
-            if len(taken):
-                seeds[key] = replace(taken, rows=np.searchsorted(rows, taken.rows))
-        return replace(
-            self,
-            body=replace(self.body.take(rows), rows=np.arange(len(rows))),
-            seeds=seeds,
-            census=census,
-            alpha=self.alpha[index],
-            lr=self.lr[index],
-            lesions=[mask[index] for mask in self.lesions],
-            lesioned=self.lesioned[rows],
+        seeds = {key: cohort.take(np.intersect1d(cohort.rows, rows)) for key, cohort in self.seeds.items()}
+        seeds = {key: replace(cohort, rows=np.searchsorted(rows, cohort.rows)) for key, cohort in seeds.items()}
+        body = replace(self.body.take(rows), rows=np.arange(len(rows)))
+        return self._part(body, seeds, rows, self._index(rows))
+
+    def _part(
+        self, body: Cohort, seeds: dict[SeedKey, Cohort], rows: slice | Rows, index: slice | Tensor
+    ) -> "Population":
+        """The population of some rows, given for the host and for the device."""
+        return Population(
+            self.engine,
+            body,
+            {key: cohort for key, cohort in seeds.items() if len(cohort)},
+            Census(*(table[rows] for table in vars(self.census).values())),
+            self.alpha[index],
+            self.lr[index],
+            [mask[index] for mask in self.lesions],
+            self.lesioned[rows],
         )
 
     def tiles(self, samples: int) -> Iterator[tuple[int, int]]:
@@ -284,3 +273,14 @@ class Population:
 
 def _pairs(slots: Rows, kinds: Rows) -> list[tuple[int, int]]:
     return sorted(set(zip(slots.tolist(), kinds.tolist(), strict=True)))
+
+
+Report = TypeVar("Report")
+
+
+def joined(tiles: list[Report]) -> Report:
+    """Dataclasses of tensors with leading rows, one per tile, as one."""
+    if len(tiles) == 1:
+        return tiles[0]
+    fields = zip(*(vars(tile).values() for tile in tiles), strict=True)
+    return type(tiles[0])(*map(torch.cat, fields))

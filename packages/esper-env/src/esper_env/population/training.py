@@ -12,7 +12,7 @@ from esper_env.fused.optimizers import clip_factors
 from esper_env.population.cohort import Cohort
 from esper_env.population.passes import Passes
 from esper_env.population.plan import training_plan
-from esper_env.population.population import Population
+from esper_env.population.population import Population, joined
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,8 @@ class TrainingReport:
 @torch.enable_grad()
 def train_epoch(population: Population, data: Minibatches) -> TrainingReport:
     """Train every row on its minibatches, in place; a caller's `no_grad` does not reach in here."""
-    samples = data.index.shape[2]
-    reports = [_train_tile(population, data, start, stop) for start, stop in population.tiles(samples)]
-    if len(reports) == 1:
-        return reports[0]
-    loss, block, seed = (torch.cat(parts) for parts in zip(*map(_fields, reports), strict=True))
-    return TrainingReport(loss, block, seed)
-
-
-def _fields(report: TrainingReport) -> tuple[Tensor, Tensor, Tensor]:
-    return report.loss, report.block_grad_norm, report.seed_grad_norm
+    bounds = population.tiles(samples=data.index.shape[2])
+    return joined([_train_tile(population, data, start, stop) for start, stop in bounds])
 
 
 def _train_tile(population: Population, data: Minibatches, start: int, stop: int) -> TrainingReport:
