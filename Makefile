@@ -18,7 +18,7 @@ $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PAC
 
 install: $(STAMP)  ## create .venv and install both packages into it, editable
 
-demo: $(STAMP)  ## train briefly, compare with controls, draw a picture
+demo: $(STAMP)  ## train briefly, compare with baselines, draw a picture
 	$(BIN)/python benchmarks/demo.py
 
 # A process per core with one thread each; tests of one file stay together.

@@ -14,93 +14,45 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import popgym  # noqa: F401  (registers its environments)
 import torch
 from agent_envs import TOYS, make_cartpole
 from common import RESULTS, provenance, write_json
-from esper_agent import FactoredRecurrentPPO, evaluate_policy
+from esper_agent import EvalCallback, FactoredRecurrentPPO
 from esper_agent.baselines.recurrent_onecall import OneCallMlpLstmPolicy
 from esper_agent.runs.timing import Stopwatch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from matplotlib.figure import Figure
 from sb3_contrib import RecurrentPPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy as evaluate_sb3
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-EVALUATIONS = 10
+ENVS, EVALUATIONS = 16, 10
 EVALUATION_SEED = 10_000
 
 
-class Student(Protocol):
-    """Something that learns a task."""
+@dataclass(frozen=True)
+class Agent:
+    """Something that learns a task, and where it is evaluated."""
 
+    model: Any
     rollout: int  # environment steps of one rollout
-
-    def train(self, steps: int, callback: BaseCallback) -> None: ...
-
-    def evaluate(self, episodes: int) -> float: ...
+    eval_env: Any
 
 
-class Ours:
+def ours(make_env: Callable[[int], Any], seed: int, **settings: Any) -> Agent:
     """Our agent."""
-
-    def __init__(self, make_env: Callable[[int], Any], n_envs: int, seed: int, **settings: Any) -> None:
-        self.make_env, self.n_envs = make_env, n_envs
-        self.model = FactoredRecurrentPPO(make_env(n_envs), n_envs=n_envs, seed=seed, **settings)
-        self.rollout = n_envs * self.model.config.n_steps
-
-    def train(self, steps: int, callback: BaseCallback) -> None:
-        self.model.learn(steps, callback)
-
-    def evaluate(self, episodes: int) -> float:
-        return evaluate_policy(self.model, self.make_env(self.n_envs), episodes, seed=EVALUATION_SEED)[0]
+    model = FactoredRecurrentPPO(make_env(ENVS), n_envs=ENVS, seed=seed, **settings)
+    return Agent(model, ENVS * model.config.n_steps, make_env(ENVS))
 
 
-class Theirs:
+def theirs(make_env: Callable[[], Any], seed: int, **settings: Any) -> Agent:
     """sb3-contrib's RecurrentPPO, with the one-call LSTM that gives the same weights sooner."""
-
-    def __init__(self, make_env: Callable[[], Any], n_envs: int, seed: int, **settings: Any) -> None:
-        sizes = {"lstm_hidden_size": 64, "net_arch": [64]}
-        self.envs = [VecMonitor(DummyVecEnv([make_env] * n_envs)) for _ in range(2)]
-        self.model = RecurrentPPO(
-            OneCallMlpLstmPolicy, self.envs[0], seed=seed, policy_kwargs=sizes, device="cpu", **settings
-        )
-        self.rollout = n_envs * self.model.n_steps
-
-    def train(self, steps: int, callback: BaseCallback) -> None:
-        self.model.learn(steps, callback)
-
-    def evaluate(self, episodes: int) -> float:
-        self.envs[1].seed(EVALUATION_SEED)
-        returns, _ = evaluate_sb3(self.model, self.envs[1], episodes, return_episode_rewards=True)
-        return float(np.mean(returns))
-
-
-class Examiner(BaseCallback):
-    """Evaluates a student between rollouts, at evenly spaced steps."""
-
-    def __init__(self, student: Student, episodes: int, steps: int) -> None:
-        super().__init__()
-        self.student, self.episodes = student, episodes
-        self.due = [steps * i // EVALUATIONS for i in range(1, EVALUATIONS)]
-        self.curve: list[dict[str, float]] = []
-
-    def examine(self) -> None:
-        self.curve.append({"step": self.num_timesteps, "return": round(self.student.evaluate(self.episodes), 4)})
-
-    def _on_rollout_start(self) -> None:
-        if self.due and self.model.num_timesteps >= self.due[0]:
-            self.due.pop(0)
-            self.num_timesteps = self.model.num_timesteps
-            self.examine()
-
-    def _on_step(self) -> bool:
-        return True
+    sizes, env = {"lstm_hidden_size": 64, "net_arch": [64]}, VecMonitor(DummyVecEnv([make_env] * ENVS))
+    model = RecurrentPPO(OneCallMlpLstmPolicy, env, seed=seed, policy_kwargs=sizes, device="cpu", **settings)
+    return Agent(model, ENVS * model.n_steps, vector_of(make_env)(ENVS))
 
 
 def vector_of(make_env: Callable[[], Any]) -> Callable[[int], VectorEnv[Any, Any, Any]]:
@@ -116,11 +68,11 @@ class Task:
     steps: int
     seeds: int
     threshold: float
-    arms: dict[str, Callable[[int], Student]]  # by name: from a seed to a student
+    agents: dict[str, Callable[[int], Agent]]  # by name, from a seed
     episodes: int = 50
 
 
-DECAY = {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)}  # for both arms: without it late updates undo what was learnt
+DECAY = {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)}  # for both: without it late updates undo what was learnt
 REFERENCE: dict[str, Any] = {  # settings with which RecurrentPPO is known to solve small tasks
     "n_steps": 64, "batch_size": 256, "n_epochs": 10, "ent_coef": 0.01,
 }  # fmt: skip
@@ -131,16 +83,16 @@ TASKS = {
         steps=200_000,
         seeds=3,
         threshold=0.95,
-        arms={"ours": lambda seed: Ours(lambda _: "popgym-RepeatPreviousEasy-v0", 16, seed, n_epochs=8)},
+        agents={"ours": lambda seed: ours(lambda _: "popgym-RepeatPreviousEasy-v0", seed, n_epochs=8)},
     ),
     "cartpole": Task(
         "CartPole without velocities",
         steps=100_000,
         seeds=5,
         threshold=450,
-        arms={
-            "ours": lambda seed: Ours(vector_of(make_cartpole), 16, seed, **DECAY),
-            "RecurrentPPO": lambda seed: Theirs(make_cartpole, 16, seed, **REFERENCE, **DECAY),
+        agents={
+            "ours": lambda seed: ours(vector_of(make_cartpole), seed, **DECAY),
+            "RecurrentPPO": lambda seed: theirs(make_cartpole, seed, **REFERENCE, **DECAY),
         },
         episodes=20,
     ),
@@ -149,9 +101,9 @@ TASKS = {
         steps=50_000,
         seeds=3,
         threshold=0.99,
-        arms={
-            "ours": lambda seed: Ours(TOYS.OpDependentSlot, 16, seed),
-            "independent heads": lambda seed: Ours(TOYS.OpDependentSlot, 16, seed, condition_on_op=False),
+        agents={
+            "ours": lambda seed: ours(TOYS.OpDependentSlot, seed),
+            "independent heads": lambda seed: ours(TOYS.OpDependentSlot, seed, condition_on_op=False),
         },
         episodes=200,
     ),
@@ -160,7 +112,7 @@ TASKS = {
         steps=100_000,
         seeds=3,
         threshold=0.99,
-        arms={"ours": lambda seed: Ours(TOYS.TMaze, 16, seed)},
+        agents={"ours": lambda seed: ours(TOYS.TMaze, seed)},
         episodes=100,
     ),
     "mock_growth": Task(
@@ -168,34 +120,40 @@ TASKS = {
         steps=100_000,
         seeds=3,
         threshold=0.99,
-        arms={"ours": lambda seed: Ours(TOYS.MockGrowth, 16, seed)},
+        agents={"ours": lambda seed: ours(TOYS.MockGrowth, seed)},
         episodes=100,
     ),
 }
 
 
-def run_seed(task: Task, arm: str, seed: int) -> dict[str, Any]:
-    """Train one student and evaluate it on the way; never more steps than the task allows."""
-    student, watch = task.arms[arm](seed), Stopwatch("cpu")
-    steps = task.steps // student.rollout * student.rollout
-    examiner = Examiner(student, task.episodes, steps)
+def run_seed(task: Task, name: str, seed: int) -> dict[str, Any]:
+    """Train one agent and evaluate it on the way; never more steps than the task allows."""
+    agent, watch = task.agents[name](seed), Stopwatch("cpu")
+    steps = task.steps // agent.rollout * agent.rollout
+    due = [steps * part // EVALUATIONS for part in range(1, EVALUATIONS)]
+    callback = EvalCallback(agent.eval_env, n_eval_episodes=task.episodes, seed=EVALUATION_SEED, eval_at=due)
     with watch.measure("all"):
-        student.train(steps, examiner)
-        examiner.examine()
-    returns = [point["return"] for point in examiner.curve]
-    solved = [point["step"] for point in examiner.curve if point["return"] >= task.threshold]
+        agent.model.learn(steps, callback)
+        callback.evaluate()
+    curve = [{"step": point["step"], "return": round(point["episode_return"], 4)} for point in callback.curve]
+    returns = [point["return"] for point in curve]
+    solved = [point["step"] for point in curve if point["return"] >= task.threshold]
     return {
         "task": task.title,
-        "arm": arm,
+        "agent": name,
         "seed": seed,
         "threshold": task.threshold,
         "solved_at": solved[0] if solved else None,
         "best": max(returns),
         "last": returns[-1],
-        "curve": examiner.curve,
+        "curve": curve,
         "seconds": round(watch.seconds["all"], 1),
         "provenance": provenance(),
     }
+
+
+def _agent(row: dict[str, Any]) -> str:
+    return str(row.get("agent") or row["arm"])  # as version 0.1.0 called it
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -205,13 +163,13 @@ def table(results: list[dict[str, Any]]) -> str:
         "",
         f"Made by `{results[0]['provenance']['command']}`; one JSON file per seed in `agent_learning/`.",
         "",
-        "| task | arm | seed | threshold | solved at step | best | last | seconds |",
+        "| task | agent | seed | threshold | solved at step | best | last | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in results:
         solved = row["solved_at"] or "not"
         numbers = f"{row['best']:.3f} | {row['last']:.3f} | {row['seconds']}"
-        lines.append(f"| {row['task']} | {row['arm']} | {row['seed']} | {row['threshold']} | {solved} | {numbers} |")
+        lines.append(f"| {row['task']} | {_agent(row)} | {row['seed']} | {row['threshold']} | {solved} | {numbers} |")
     versions = ", ".join(f"{name} {version}" for name, version in results[0]["provenance"]["versions"].items())
     return "\n".join([*lines, "", f"Versions: {versions}.", ""])
 
@@ -219,7 +177,7 @@ def table(results: list[dict[str, Any]]) -> str:
 def draw(results: list[dict[str, Any]], path: Path) -> None:
     """The evaluations of every seed over the steps, a panel for each task."""
     titles = list(dict.fromkeys(row["task"] for row in results))
-    arms = list(dict.fromkeys(row["arm"] for row in results))
+    names = list(dict.fromkeys(_agent(row) for row in results))
     rows_of_panels = -(-len(titles) // 3)
     figure = Figure(figsize=(15, 4 * rows_of_panels), layout="constrained")
     panels = figure.subplots(rows_of_panels, 3, squeeze=False).flatten()
@@ -228,13 +186,13 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     for axes, title in zip(panels, titles, strict=False):
         rows = [row for row in results if row["task"] == title]
         for row in rows:
-            first = row is next(other for other in rows if other["arm"] == row["arm"])
+            first = row is next(other for other in rows if _agent(other) == _agent(row))
             axes.plot(
                 [point["step"] for point in row["curve"]],
                 [point["return"] for point in row["curve"]],
-                color=f"C{arms.index(row['arm'])}",
+                color=f"C{names.index(_agent(row))}",
                 alpha=0.7,
-                label=row["arm"] if first else None,
+                label=_agent(row) if first else None,
             )
         axes.axhline(rows[0]["threshold"], color="grey", linestyle=":", label="threshold")
         axes.set(title=title, xlabel="environment steps", ylabel="mean return")
@@ -242,17 +200,17 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def result_file(directory: Path, name: str, arm: str, seed: int) -> Path:
+def result_file(directory: Path, task: str, agent: str, seed: int) -> Path:
     """Where the result of one seed goes."""
-    return directory / "agent_learning" / f"{name}_{arm.replace(' ', '_')}_seed{seed}.json"
+    return directory / "agent_learning" / f"{task}_{agent.replace(' ', '_')}_seed{seed}.json"
 
 
 def summarise(directory: Path) -> None:
     """The table and the picture of all results that are there."""
     files = [
-        result_file(directory, name, arm, seed)
+        result_file(directory, name, agent, seed)
         for name, task in TASKS.items()
-        for arm in task.arms
+        for agent in task.agents
         for seed in range(task.seeds)
     ]
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
@@ -278,11 +236,11 @@ def main() -> None:
         if options.task not in (None, name):
             continue
         task = shorten(task) if options.quick else task
-        for arm in task.arms:
+        for agent in task.agents:
             for seed in range(task.seeds):
-                result = run_seed(task, arm, seed)
-                print({key: result[key] for key in ("task", "arm", "seed", "solved_at", "best", "last")}, flush=True)
-                write_json(result_file(options.results, name, arm, seed), result)
+                result = run_seed(task, agent, seed)
+                print({key: result[key] for key in ("task", "agent", "seed", "solved_at", "best", "last")}, flush=True)
+                write_json(result_file(options.results, name, agent, seed), result)
     summarise(options.results)
 
 

@@ -1,4 +1,4 @@
-"""Our agent beside Stable-Baselines3's and scripted controls: learning curves, final scores, who is ahead when.
+"""Our agent beside Stable-Baselines3's and scripted baselines: learning curves, final scores, who is ahead when.
 
     python benchmarks/compare_agents.py --env Esper-v0 --jobs 2                 # hours; finished runs are not repeated
     python benchmarks/compare_agents.py --env Esper-v0 --report-only            # tables and picture of what is finished
@@ -14,14 +14,12 @@ import sys
 from pathlib import Path
 
 from common import RESULTS, command_line
-from esper_agent.baselines.tuned import CONTROLS, TUNED
-from esper_agent.baselines.tuning import RULES
+from esper_agent.baselines.tuned import BASELINES, TUNABLE, TUNED, UNTUNED
 from esper_agent.comparison.command import add_terms, conduct, names, numbers
 from esper_agent.comparison.study import Study
 from esper_agent.runs.directory import RunError
 
-LEARNERS = ("ours", "maskable_ppo", "recurrent_ppo_onecall", "recurrent_ppo", "ppo")
-UNTUNED_CONTROLS = ("never", "random", *RULES)
+AGENTS = ("ours", "maskable_ppo", "recurrent_ppo_onecall", "recurrent_ppo", "ppo")
 QUICK = Study(
     "Esper-v0",
     ("ours", "maskable_ppo", "recurrent_ppo_onecall", "ppo", "never", "plateau"),
@@ -34,8 +32,8 @@ QUICK = Study(
 
 
 def everyone(env_id: str) -> tuple[str, ...]:
-    """All learners, and the controls that are ready for an environment."""
-    return LEARNERS + (CONTROLS if (TUNED / f"{env_id}.json").exists() else UNTUNED_CONTROLS)
+    """All agents, and the baselines that are ready for an environment."""
+    return AGENTS + (BASELINES if (TUNED / f"{env_id}.json").exists() else (*UNTUNED, *TUNABLE))
 
 
 def main() -> None:

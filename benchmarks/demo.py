@@ -1,4 +1,4 @@
-"""The main job in a few minutes: train the agent on Esper-v0, compare it with two controls, and draw a picture.
+"""The main job in a few minutes: train the agent on Esper-v0, compare it with two baselines, and draw a picture.
 
 make demo
 """
@@ -12,10 +12,11 @@ import esper_env  # noqa: F401 (registers the environments)
 import matplotlib.figure
 import numpy as np
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.baselines.controllers import NeverGrow, PlateauRule
-from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
-from esper_agent.baselines.recipes import RECIPES, OurStudent
-from intervals import interval
+from esper_agent.baselines.agents import AGENTS, OurAgent
+from esper_agent.baselines.scripted import GrowOnPlateau, NeverGrow
+from esper_agent.evaluation.episodes import Policy
+from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
+from esper_agent.evaluation.statistics import mean
 from stable_baselines3.common.callbacks import BaseCallback
 
 ENV_ID = "Esper-v0"
@@ -39,19 +40,19 @@ class Curve(BaseCallback):
 
 
 def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
-    agent = OurStudent(ENV_ID, ROWS, seed, RECIPES["ours"].settings(ENV_ID)).model
+    agent = OurAgent(ENV_ID, ROWS, seed, AGENTS["ours"].settings(ENV_ID)).model
     curve = Curve()
     agent.learn(steps, callback=curve, progress_bar=True)
     return agent, curve
 
 
-def table(results: dict[str, Episodes]) -> str:
+def table(results: dict[str, GrowthEpisodes]) -> str:
     never = results["never grow"].test_accuracy
     lines = [f"{'':<14}{'test accuracy':<24}{'gain over never grow':<26}{'added parameters':<18}return"]
     for name, episodes in results.items():
-        gain = "-" if name == "never grow" else interval(episodes.test_accuracy - never)
+        gain = "-" if name == "never grow" else mean(episodes.test_accuracy - never)
         added, total = f"{episodes.added_parameters.mean():.0%}", f"{episodes.episode_return.mean():.3f}"
-        lines.append(f"{name:<14}{interval(episodes.test_accuracy)!s:<24}{gain!s:<26}{added:<18}{total}")
+        lines.append(f"{name:<14}{mean(episodes.test_accuracy)!s:<24}{gain!s:<26}{added:<18}{total}")
     return "\n".join(lines)
 
 
@@ -64,12 +65,12 @@ def last_frame(agent: Policy, seed: int) -> Any:
     return frames[0]
 
 
-def picture(curve: Curve, results: dict[str, Episodes], frame: Any) -> matplotlib.figure.Figure:
+def picture(curve: Curve, results: dict[str, GrowthEpisodes], frame: Any) -> matplotlib.figure.Figure:
     figure = matplotlib.figure.Figure(figsize=(12, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
     steps, returns = zip(*curve.points, strict=True)
     left.plot(steps, returns, label="agent, while training")
-    for name, style in (("never grow", ":"), ("plateau rule", "--")):
+    for name, style in (("never grow", ":"), ("plateau", "--")):
         left.axhline(results[name].episode_return.mean(), linestyle=style, color="grey", label=name)
     left.set(xlabel="environment steps", ylabel="return", title="Learning to grow")
     left.legend(frameon=False)
@@ -90,7 +91,7 @@ def main() -> None:
     agent, curve = train(args.steps, args.seed)
     print(f"Trained in {time.perf_counter() - begin:.0f} s. Playing {EPISODES} held-out instances, the same for all.")
     env = make_test_env(ENV_ID, EPISODES)
-    policies: dict[str, Policy] = {"never grow": NeverGrow(env), "plateau rule": PlateauRule(env), "agent": agent}
+    policies: dict[str, Policy] = {"never grow": NeverGrow(env), "plateau": GrowOnPlateau(env), "agent": agent}
     results = {name: play(policy, env, EVALUATION_SEED) for name, policy in policies.items()}
     print("\n" + table(results) + "\n")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -41,15 +41,15 @@ def make(render_mode: str | None) -> EsperEnv:
 
 def play(seed: int) -> tuple[list[Frame], list[Op]]:
     """The frames of the episode, and what was done before each, beside the same instance left alone."""
-    env, control = make("rgb_array"), make(None)
-    for each in (env, control):
+    env, beside = make("rgb_array"), make(None)
+    for each in (env, beside):
         each.reset(seed=seed)
     slot = int(np.argmin(env.row.live_units[0]))
     frames, ops, over = [env.render()], [Op.WAIT], False
     while not over:
         action = script(env, len(ops) - 1, slot)
         _, _, over, _, info = env.step(action)
-        *_, alone = control.step(dict.fromkeys(HEADS, 0))
+        *_, alone = beside.step(dict.fromkeys(HEADS, 0))
         frames.append(env.render())
         ops.append(Op(action["op"]))
         print(f"step {len(ops) - 1:2d}  {ops[-1].name:<9}  metric {info['metric']:.3f}, alone {alone['metric']:.3f}")

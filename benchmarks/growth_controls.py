@@ -1,14 +1,14 @@
-"""Does it matter how one grows? All scripted controls on the same held-out instances, and what must hold between them.
+"""Does it matter how one grows? All scripted baselines on the same held-out instances, and what must hold between them.
 
     python benchmarks/growth_controls.py --env Esper-v0 --quick --json growth_controls.json   # 24 episodes
     python benchmarks/growth_controls.py --env Esper-v0                                       # into benchmarks/results/
 
-Every arm plays the same instances with the same initial weights and data order. Accuracy is that of the committed
+Every baseline plays the same instances with the same initial weights and data order. Accuracy is that of the committed
 network on the test split, which no step reads. Return is discounted as agents discount it; plain return is the sum of
 the rewards. Compute is the number of parameters that were trained, averaged over the steps, in units of the host's.
-Intervals are 95 % bootstrap intervals over episodes. The controls' constants come from `tune_controls.py`, which reads
-train instances only. The arms `_equal` were searched for accuracy with at most as many added parameters as the oracle
-has on average: a schedule under that limit, and grow-everything with a blueprint that fits into it (or the smallest).
+Intervals are 95 % bootstrap intervals over episodes. Constants come from `tune_controls.py`, which reads train
+instances only. Those named `_equal` were searched for accuracy with at most as many added parameters as the oracle has
+on average: a schedule under that limit, and grow-everything with a blueprint that fits into it (or the smallest).
 """
 
 import argparse
@@ -21,12 +21,13 @@ from typing import Any
 import esper_env  # noqa: F401 (registers the environments)
 import torch
 from common import RESULTS, provenance, write_json
-from esper_agent.baselines.controllers import Controller, Env
-from esper_agent.baselines.paired import Episodes, make_test_env, play
-from esper_agent.baselines.tuned import load_tuned, make_control, make_controls
+from esper_agent.baselines.scripted import Baseline
+from esper_agent.baselines.tuned import load_tuned, make_baseline, make_baselines
+from esper_agent.evaluation.episodes import Env, Floats
+from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
+from esper_agent.evaluation.statistics import Estimate, mean, ratio
 from esper_env.config import TEMPI, EsperConfig
 from esper_env.tasks.base import Task
-from intervals import Floats, Interval, interval, share
 from matplotlib.figure import Figure
 
 FIRST_SEED = 10_000  # of the test instances
@@ -36,8 +37,8 @@ OPEN_LOOP = (*EQUAL, *(f"{name}_equal" for name in EQUAL))  # none of them looks
 MEASURES = ("test_accuracy", "added_parameters", "compute", "discounted_return", "episode_return")
 LEAST_GAIN = 0.10
 GAINS = ("test_accuracy", "discounted_return")
-Arms = dict[str, Episodes]
-Table = dict[str, dict[str, Interval]]
+Played = dict[str, GrowthEpisodes]
+Table = dict[str, dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -52,71 +53,71 @@ class Criterion:
         return f"{'PASS' if self.passed else 'FAIL'}  {self.statement}: {self.figure}"
 
 
-def controls(env: Env, tuned: dict[str, Any]) -> dict[str, Controller]:
-    """All arms that were tuned; those at equal parameters carry a suffix."""
+def baselines(env: Env, tuned: dict[str, Any]) -> dict[str, Baseline]:
+    """All that were tuned; those at equal parameters carry a suffix."""
     constants = tuned.get("equal_parameters", {})
-    equal = {f"{name}_equal": make_control(name, env, constants[name]) for name in EQUAL if name in constants}
-    return make_controls(env, tuned) | equal
+    equal = {f"{name}_equal": make_baseline(name, env, constants[name]) for name in EQUAL if name in constants}
+    return make_baselines(env, tuned) | equal
 
 
-def play_all(env: Env, tuned: dict[str, Any]) -> Arms:
-    arms = {}
-    for name, control in controls(env, tuned).items():
-        arms[name] = play(control, env, FIRST_SEED)
-        print(f"{name:<24} accuracy {arms[name].test_accuracy.mean():.3f}", flush=True)
-    return arms
+def play_all(env: Env, tuned: dict[str, Any]) -> Played:
+    played: Played = {}
+    for name, baseline in baselines(env, tuned).items():
+        played[name] = play(baseline, env, FIRST_SEED)
+        print(f"{name:<24} accuracy {played[name].test_accuracy.mean():.3f}", flush=True)
+    return played
 
 
-def gap(arms: Arms, measure: str, better: str, worse: str) -> Interval:
-    """By how much one arm exceeds another, over paired episodes."""
-    return interval(getattr(arms[better], measure) - getattr(arms[worse], measure))
+def gap(played: Played, measure: str, better: str, worse: str) -> Estimate:
+    """By how much one exceeds another, over paired episodes."""
+    return mean(getattr(played[better], measure) - getattr(played[worse], measure))
 
 
-def gain(arms: Arms, measure: str, name: str) -> Floats:
+def gain(played: Played, measure: str, name: str) -> Floats:
     """What each episode gained over never growing."""
-    difference: Floats = getattr(arms[name], measure) - getattr(arms["never"], measure)
+    difference: Floats = getattr(played[name], measure) - getattr(played["never"], measure)
     return difference
 
 
-def summary(arms: Arms) -> Table:
-    """Every arm's means, its gains over never growing, the oracle's lead over it and its share of the oracle's gain."""
+def summary(played: Played) -> Table:
+    """Everyone's means, its gains over never growing, the oracle's lead over it and its share of the oracle's gain."""
     table: Table = {}
-    for name, episodes in arms.items():
-        row = {measure: interval(getattr(episodes, measure)) for measure in MEASURES}
+    for name, episodes in played.items():
+        row = {measure: mean(getattr(episodes, measure)) for measure in MEASURES}
         for measure in GAINS:
-            row[f"{measure}_gain"] = gap(arms, measure, name, "never")
-            row[f"{measure}_oracle_lead"] = gap(arms, measure, "oracle", name)
-            row[f"{measure}_share"] = share(gain(arms, measure, name), gain(arms, measure, "oracle"))
+            row[f"{measure}_gain"] = gap(played, measure, name, "never")
+            row[f"{measure}_oracle_lead"] = gap(played, measure, "oracle", name)
+            row[f"{measure}_share"] = ratio(gain(played, measure, name), gain(played, measure, "oracle"))
         table[name] = row
     return table
 
 
-def beats(arms: Arms, better: str, worse: str, measure: str, statement: str) -> list[Criterion]:
-    """One arm beats another with an interval that excludes zero; nothing where either was not played."""
-    if better not in arms or worse not in arms:
+def beats(played: Played, better: str, worse: str, measure: str, statement: str) -> list[Criterion]:
+    """One beats another with an interval that excludes zero; nothing where either was not played."""
+    if better not in played or worse not in played:
         return []
-    ahead = gap(arms, measure, better, worse)
+    ahead = gap(played, measure, better, worse)
     return [Criterion(statement, ahead.low > 0, str(ahead))]
 
 
-def criteria(arms: Arms, config: EsperConfig) -> list[Criterion]:
+def criteria(played: Played, config: EsperConfig) -> list[Criterion]:
     accuracy, value = "test_accuracy", "discounted_return"
-    lead = gap(arms, accuracy, "oracle", "never")
-    open_loop = [name for name in OPEN_LOOP if name in arms]
-    blind = max(open_loop, key=lambda name: float(arms[name].discounted_return.mean()))
+    lead = gap(played, accuracy, "oracle", "never")
+    open_loop = [name for name in OPEN_LOOP if name in played]
+    unseeing = max(open_loop, key=lambda name: float(played[name].discounted_return.mean()))
+    gains = f"(a) oracle gains {LEAST_GAIN:.0%} accuracy over never growing"
+    pairs = [
+        ("oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
+        ("oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
+        ("oracle", "fixed_schedule_equal", accuracy, "(b) oracle above a fixed schedule of its size, accuracy"),
+        ("oracle", "grow_everything_equal", accuracy, "(b) oracle above grow-everything of its size, accuracy"),
+        ("plateau", "random", value, "(c) plateau above random legal play, return"),
+        ("plateau", unseeing, value, f"(d) plateau above the best that does not look, {unseeing}, return"),
+        ("oracle", "greedy", value, "(e) oracle above greedy, return"),
+    ]
     return [
-        Criterion(f"(a) oracle gains {LEAST_GAIN:.0%} accuracy over never growing", lead.mean >= LEAST_GAIN, str(lead)),
-        *beats(arms, "oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
-        *beats(arms, "oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
-        *beats(
-            arms, "oracle", "fixed_schedule_equal", accuracy, "(b) oracle above a fixed schedule of its size, accuracy"
-        ),
-        *beats(
-            arms, "oracle", "grow_everything_equal", accuracy, "(b) oracle above grow-everything of its size, accuracy"
-        ),
-        *beats(arms, "plateau", "random", value, "(c) plateau rule above random legal play, return"),
-        *beats(arms, "plateau", blind, value, f"(d) plateau rule above the best that does not look, {blind}, return"),
-        *beats(arms, "oracle", "greedy", value, "(e) oracle above greedy, return"),
+        Criterion(gains, lead.point >= LEAST_GAIN, str(lead)),
+        *(criterion for pair in pairs for criterion in beats(played, *pair)),
         room_for_trials(config),
     ]
 
@@ -130,18 +131,18 @@ def room_for_trials(config: EsperConfig) -> Criterion:
 
 
 def measures_table(table: Table) -> list[str]:
-    titles = ("control", "test accuracy", "gain", "added", "compute", "return", "gain", "plain return")
+    titles = ("baseline", "test accuracy", "gain", "added", "compute", "return", "gain", "plain return")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, row in table.items():
-        added, compute = f"{row['added_parameters'].mean:.0%}", f"{row['compute'].mean:.2f}"
+        added, compute = f"{row['added_parameters'].point:.0%}", f"{row['compute'].point:.2f}"
         accuracy, value = ([row[gained], row[f"{gained}_gain"]] for gained in GAINS)
-        cells = [name, *accuracy, added, compute, *value, f"{row['episode_return'].mean:.3f}"]
+        cells = [name, *accuracy, added, compute, *value, f"{row['episode_return'].point:.3f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
 
 def oracle_table(table: Table) -> list[str]:
-    titles = ("control", "oracle's lead, accuracy", "share of its gain", "oracle's lead, return", "share of its gain")
+    titles = ("baseline", "oracle's lead, accuracy", "share of its gain", "oracle's lead, return", "share of its gain")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, row in table.items():
         cells = [row[f"{gained}_{what}"] for gained in GAINS for what in ("oracle_lead", "share")]
@@ -158,7 +159,8 @@ def size_of(task: Task) -> dict[str, int]:
 
 def metric_line(metric: str) -> str:
     """What the column of accuracy holds."""
-    told = {"accuracy": "the share of right answers", "compression": "the share of a blind guess's bits that is saved"}
+    saved = "the share of a uniform guess's bits that is saved"
+    told = {"accuracy": "the share of right answers", "compression": saved}
     return f"Accuracy here is the task's metric, {told[metric]}."
 
 
@@ -172,7 +174,7 @@ def size_lines(result: dict[str, Any]) -> list[str]:
         f"{result['episodes']} test instances from seed {FIRST_SEED}, {config['horizon']} steps each. A host trains on",
         f"{least} to {most} of {size['train']:,} samples, {size['minibatches']} batches of {size['batch']} per step.",
         f"{size['val']:,} samples validate and {size['test']:,} test. Constants were tuned for {tuned} settings"
-        + ("" if limit is None else f", with up to {limit:.1%} added in the arms `_equal`")
+        + ("" if limit is None else f", with up to {limit:.1%} added in those named `_equal`")
         + f" (`{result['tuned_by']}`).",
     ]
 
@@ -183,7 +185,7 @@ def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> s
     assert __doc__ is not None
     return "\n".join(
         [
-            f"# Growth controls on {result['environment']}",
+            f"# Growth baselines on {result['environment']}",
             "",
             __doc__.split("\n\n")[2],
             *measures_table(table),
@@ -201,13 +203,13 @@ def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> s
 
 
 def draw(path: Path, table: Table, title: str) -> None:
-    """Accuracy and return of every arm with intervals."""
+    """Accuracy and return of every baseline with intervals."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
-    names = sorted(table, key=lambda name: table[name]["discounted_return"].mean)
+    names = sorted(table, key=lambda name: table[name]["discounted_return"].point)
     for axes, measure in zip(figure.subplots(1, 2, sharey=True), GAINS, strict=True):
         rows = [table[name][measure] for name in names]
-        around = [[row.mean - row.low for row in rows], [row.high - row.mean for row in rows]]
-        axes.errorbar([row.mean for row in rows], range(len(names)), xerr=around, fmt="o", capsize=3)
+        around = [[row.point - row.low for row in rows], [row.high - row.point for row in rows]]
+        axes.errorbar([row.point for row in rows], range(len(names)), xerr=around, fmt="o", capsize=3)
         axes.set(xlabel=measure.replace("_", " "))
         axes.set_yticks(range(len(names)), names)
         axes.grid(alpha=0.3)
@@ -218,7 +220,7 @@ def draw(path: Path, table: Table, title: str) -> None:
 def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
     """Whether two configurations agree, as JSON would show them, in all that constants depend on.
 
-    The instance set differs on purpose. Returns are free of shaping, and no control reads what weighs its slots.
+    The instance set differs on purpose. Returns are free of shaping, and no baseline reads what weighs its slots.
     """
     beside = dict.fromkeys(("instances", "stage_weight", "stage_potential"))
     first, second = ({**json.loads(json.dumps(one)), **beside} for one in (tuned, played))
@@ -226,11 +228,11 @@ def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
 
 
 def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
-    """Play all arms; everything that the result holds, with the table and the criteria as objects."""
+    """Play all baselines; everything that the result holds, with the table and the criteria as objects."""
     env = make_test_env(env_id, episodes, **settings)
     esper: Any = env.unwrapped
     config: EsperConfig = esper.config
-    arms = play_all(env, tuned)
+    played = play_all(env, tuned)
     return {
         "environment": env_id,
         "episodes": episodes,
@@ -242,19 +244,19 @@ def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[st
         "tuned_by": tuned["provenance"]["command"],
         "equal_parameters": tuned.get("equal_parameters", {}),
         "provenance": provenance(),
-        "arms": summary(arms),
-        "criteria": criteria(arms, config),
+        "baselines": summary(played),
+        "criteria": criteria(played, config),
     }
 
 
 def plain(result: dict[str, Any]) -> dict[str, Any]:
     """The result as JSON takes it."""
 
-    def numbers(one: Interval) -> dict[str, float | None]:
+    def numbers(one: Estimate) -> dict[str, float | None]:
         return {key: value if isfinite(value) else None for key, value in asdict(one).items()}
 
-    arms = {name: {key: numbers(one) for key, one in row.items()} for name, row in result["arms"].items()}
-    return result | {"arms": arms, "criteria": [asdict(check) for check in result["criteria"]]}
+    rows = {name: {key: numbers(one) for key, one in row.items()} for name, row in result["baselines"].items()}
+    return result | {"baselines": rows, "criteria": [asdict(check) for check in result["criteria"]]}
 
 
 def parse() -> argparse.Namespace:
@@ -263,7 +265,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} episodes, no table and no picture")
     parser.add_argument("--episodes", type=int, help=f"held-out instances; {FULL} unless given")
     parser.add_argument("--settings", type=json.loads, default={}, help="settings of the environment, as JSON")
-    parser.add_argument("--tuned", type=Path, help="the controls' constants; those of the package unless given")
+    parser.add_argument("--tuned", type=Path, help="the baselines' constants; those of the package unless given")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     return parser.parse_args()
@@ -274,14 +276,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     episodes = options.episodes or (QUICK if options.quick else FULL)
     result = measure(options.env, episodes, options.settings, load_tuned(options.env, options.tuned))
-    text = markdown(result, result["arms"], result["criteria"])
+    text = markdown(result, result["baselines"], result["criteria"])
     print("\n" + text)
     stem = RESULTS / f"growth_controls_{options.env}"
     if options.json or not options.quick:
         write_json(options.json or stem.with_suffix(".json"), plain(result))
     if not options.quick:
         stem.with_suffix(".md").write_text(text, encoding="utf-8")
-        draw(stem.with_suffix(".png"), result["arms"], options.env)
+        draw(stem.with_suffix(".png"), result["baselines"], options.env)
 
 
 if __name__ == "__main__":

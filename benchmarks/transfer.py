@@ -6,8 +6,7 @@
 Observations do not depend on the task, so an agent can play every id with as many slots and blueprints as its own.
 Everyone plays the same test instances, with the same initial weights and data order. The metric is that of the
 committed network on the test split, which no step reads. An agent's figures are averaged over its training seeds;
-intervals are 95 % bootstrap intervals over instances. The untrained agent is the control for what the architecture
-does by itself.
+intervals are 95 % bootstrap intervals over instances. The untrained agent shows what the architecture does by itself.
 """
 
 import argparse
@@ -20,10 +19,11 @@ import esper_env  # noqa: F401 (registers the environments)
 import gymnasium
 import numpy as np
 from common import RESULTS, provenance, write_json
-from esper_agent.baselines.controllers import NeverGrow, PlateauRule
-from esper_agent.baselines.paired import Episodes, Policy, make_test_env, play
-from esper_agent.baselines.recipes import RECIPES, Student
-from intervals import Interval, interval
+from esper_agent.baselines.agents import AGENTS, Agent
+from esper_agent.baselines.scripted import GrowOnPlateau, NeverGrow
+from esper_agent.evaluation.episodes import Policy
+from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
+from esper_agent.evaluation.statistics import Estimate, mean
 
 IDS = ("Esper-v0", "Esper-CNN-v0", "Esper-Text-v0")
 NEVER, UNTRAINED = "never grow", "untrained agent"
@@ -50,9 +50,9 @@ class Row:
 
     played_on: str
     who: str
-    metric: Interval
-    gain: Interval  # of the metric over never growing, by instance
-    episode_return: Interval
+    metric: Estimate
+    gain: Estimate  # of the metric over never growing, by instance
+    episode_return: Estimate
     added_parameters: float
 
 
@@ -67,11 +67,11 @@ def require_alike(ids: list[str]) -> None:
         )
 
 
-def train(env_id: str, budget: Budget, seed: int) -> Student:
+def train(env_id: str, budget: Budget, seed: int) -> Agent:
     print(f"training on {env_id}, seed {seed}", flush=True)
-    student = RECIPES["ours"].build(env_id, budget.rows, seed)
-    student.train(budget.steps)
-    return student
+    agent = AGENTS["ours"].build(env_id, budget.rows, seed)
+    agent.train(budget.steps)
+    return agent
 
 
 def agents(ids: list[str], budget: Budget) -> dict[str, list[Policy]]:
@@ -79,13 +79,13 @@ def agents(ids: list[str], budget: Budget) -> dict[str, list[Policy]]:
     trained: dict[str, list[Policy]] = {
         f"trained on {name}": [train(name, budget, seed) for seed in budget.seeds] for name in ids
     }
-    return {UNTRAINED: [RECIPES["ours"].build(ids[0], budget.rows, seed) for seed in budget.seeds], **trained}
+    return {UNTRAINED: [AGENTS["ours"].build(ids[0], budget.rows, seed) for seed in budget.seeds], **trained}
 
 
-def averaged(parts: list[Episodes]) -> Episodes:
+def averaged(parts: list[GrowthEpisodes]) -> GrowthEpisodes:
     """Each instance's figures, averaged over who played it."""
     fields = zip(*(vars(part).values() for part in parts), strict=True)
-    return Episodes(*(np.mean(values, axis=0) for values in fields))
+    return GrowthEpisodes(*(np.mean(values, axis=0) for values in fields))
 
 
 def rows(env_id: str, players: dict[str, list[Policy]], episodes: int) -> Iterator[Row]:
@@ -93,12 +93,12 @@ def rows(env_id: str, players: dict[str, list[Policy]], episodes: int) -> Iterat
     env = make_test_env(env_id, episodes)
     play_here = partial(play, env=env, seed=FIRST_SEED)
     never = play_here(NeverGrow(env))
-    everyone: dict[str, list[Policy]] = {"plateau rule": [PlateauRule(env)], **players}
+    everyone: dict[str, list[Policy]] = {"plateau": [GrowOnPlateau(env)], **players}
     results = {name: averaged([play_here(policy) for policy in policies]) for name, policies in everyone.items()}
     for who, result in {NEVER: never, **results}.items():
         metric, gain = result.test_accuracy, result.test_accuracy - never.test_accuracy
         added = float(result.added_parameters.mean())
-        yield Row(env_id, who, interval(metric), interval(gain), interval(result.episode_return), added)
+        yield Row(env_id, who, mean(metric), mean(gain), mean(result.episode_return), added)
 
 
 def table(found: list[Row]) -> str:

@@ -1,14 +1,15 @@
-"""Find the constants of the scripted controls on train instances, and store them with the package.
+"""Find the constants of the scripted baselines on train instances, and store them with the package.
 
     python benchmarks/tune_controls.py --env Esper-v0
     python benchmarks/tune_controls.py --env Esper-v0 --settings '{"rent": 0.1}' --out tuned.json   # try other settings
     python benchmarks/tune_controls.py --env Esper-CIFAR10-v0 --rules grow_everything plateau --schedule-trials 0
 
-Every rule gets the same number of trials. The open-loop schedule gets more, since it has more to choose. The oracle's
-trials are per kind of lesion. All maximise the discounted return, which is what agents maximise, and play the same
-instances. Two further controls, for a comparison at equal parameters, maximise validation accuracy under the limit of
-what the oracle adds on average: another schedule, and grow-everything with whichever blueprint fits into the limit.
-Where steps are dear, rules may be left out, and without trials for schedules these and the two further controls are.
+Every baseline with constants gets the same number of trials. The open-loop schedule gets more, since it has more to
+choose. The oracle's trials are per kind of lesion. All maximise the discounted return, which is what agents maximise,
+and play the same instances. Two further baselines, for a comparison at equal parameters, maximise validation accuracy
+under the limit of what the oracle adds on average: another schedule, and grow-everything with whichever blueprint fits
+into the limit. Where steps are expensive, some may be left out by --rules, and without trials for schedules these and
+the two further baselines are.
 """
 
 import argparse
@@ -20,20 +21,19 @@ from typing import Any
 import esper_env  # noqa: F401 (registers the environments)
 import torch
 from common import provenance, write_json
-from esper_agent.baselines.controllers import Env
-from esper_agent.baselines.paired import make_test_env, play
-from esper_agent.baselines.scripted import plain
+from esper_agent.baselines.schedules import plain
 from esper_agent.baselines.search import Found
-from esper_agent.baselines.tuned import TUNED, make_control
+from esper_agent.baselines.tuned import TUNABLE, TUNED, make_baseline
 from esper_agent.baselines.tuning import (
-    RULES,
-    rule_constants,
+    constants_to_try,
+    search_constants,
     search_oracle,
-    search_rule,
     search_schedule,
     seed_sizes,
     val_accuracy,
 )
+from esper_agent.evaluation.episodes import Env
+from esper_agent.evaluation.paired import make_test_env, play
 from esper_env import Blend
 
 FIRST_SEED = 0  # of the train instances
@@ -43,10 +43,10 @@ def report(name: str, found: Found[Any]) -> None:
     print(f"{name:<40} {found.score:.4f}  {found.best}", flush=True)
 
 
-def tune_rules(env: Env, options: argparse.Namespace) -> dict[str, Any]:
+def tune_constants(env: Env, options: argparse.Namespace) -> dict[str, Any]:
     tuned = {}
     for name in options.rules:
-        found = search_rule(name, env, FIRST_SEED, options.trials, options.seed)
+        found = search_constants(name, env, FIRST_SEED, options.trials, options.seed)
         report(name, found)
         tuned[name] = found.best
     return tuned
@@ -67,12 +67,12 @@ def tune_oracle(env: Env, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def tune_within(limit: float, env: Env, options: argparse.Namespace) -> dict[str, Any]:
-    """Controls that add at most `limit` parameters; grow-everything more, if its smallest blueprint does."""
+    """Baselines that add at most `limit` parameters; grow-everything more, if its smallest blueprint does."""
     totals = seed_sizes(env).sum(axis=0)[:, Blend.ADD]
     fitting = tuple(int(kind) for kind in (totals <= limit).nonzero()[0]) or (int(totals.argmin()),)
     ungated = (int(Blend.ADD), int(Blend.MULTIPLY))
-    choices = rule_constants("grow_everything", env) | {"blueprint": fitting, "blend": ungated}
-    everything = search_rule(
+    choices = constants_to_try("grow_everything", env) | {"blueprint": fitting, "blend": ungated}
+    everything = search_constants(
         "grow_everything", env, FIRST_SEED, options.trials, options.seed, objective=val_accuracy, choices=choices
     )
     report("grow_everything, equal parameters", everything)
@@ -82,17 +82,17 @@ def tune_within(limit: float, env: Env, options: argparse.Namespace) -> dict[str
 
 def tune(options: argparse.Namespace) -> dict[str, Any]:
     env = make_test_env(options.env, options.instances, **(options.settings | {"instances": "train"}))
-    controls = tune_rules(env, options)
-    controls["oracle"] = tune_oracle(env, options)
+    baselines = tune_constants(env, options)
+    baselines["oracle"] = tune_oracle(env, options)
     tuned = {
         "environment": options.env,
         "config": asdict(env.unwrapped.config),  # type: ignore[attr-defined]
         "provenance": provenance(),
-        "controls": controls,
+        "baselines": baselines,
     }
     if options.schedule_trials:
-        controls["fixed_schedule"] = tune_schedule(env, options, "fixed_schedule")
-        oracle = play(make_control("oracle", env, controls["oracle"]), env, FIRST_SEED)
+        baselines["fixed_schedule"] = tune_schedule(env, options, "fixed_schedule")
+        oracle = play(make_baseline("oracle", env, baselines["oracle"]), env, FIRST_SEED)
         tuned["equal_parameters"] = tune_within(float(oracle.added_parameters.mean()), env, options)
     return tuned
 
@@ -100,8 +100,8 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", required=True, help="the environment's id")
-    parser.add_argument("--trials", type=int, default=24, help="candidates for each rule")
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES), help="which rules to tune")
+    parser.add_argument("--trials", type=int, default=24, help="candidates for each baseline with constants")
+    parser.add_argument("--rules", nargs="+", choices=TUNABLE, default=list(TUNABLE), help="whose constants to tune")
     parser.add_argument("--schedule-trials", type=int, default=96, help="candidates for each schedule, or 0")
     parser.add_argument("--oracle-trials", type=int, default=48, help="candidates for each kind of lesion")
     parser.add_argument("--instances", type=int, default=64, help="train instances that every candidate plays")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from esper_agent import cli
-from esper_agent.baselines.recipes import RECIPES
-from esper_agent.baselines.tuned import CONTROLS
+from esper_agent.baselines.agents import AGENTS
+from esper_agent.baselines.tuned import BASELINES
 from esper_agent.diagnostics.detectors import DETECTORS as UPDATE_DETECTORS
 from esper_agent.runs.directory import RunDirectory
 from esper_env import HEADS, RELEVANT_HEADS, Op, Stage
@@ -149,8 +149,8 @@ def test_the_algorithms_page_names_every_detector() -> None:
 
 
 def test_the_comparisons_page_names_everyone_who_can_take_part() -> None:
-    assert {named(row[0])[0] for row in table("comparison.md", "Control")} == set(CONTROLS)
-    assert {named(row[0])[0] for row in table("comparison.md", "Agent")} == set(RECIPES)
+    assert {named(row[0])[0] for row in table("comparison.md", "Baseline")} == set(BASELINES)
+    assert {named(row[0])[0] for row in table("comparison.md", "Agent")} == set(AGENTS)
 
 
 # Runs

@@ -1,9 +1,12 @@
 """Comparing agents: runs that resume, statistics over seeds, a report from the files of the runs alone."""
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from esper_agent import cli
-from esper_agent.baselines.paired import make_test_env, play
-from esper_agent.baselines.recipes import RECIPES
-from esper_agent.comparison import examiner, processes, run, statistics
-from esper_agent.comparison.examiner import EVALUATION_SEED, TrainingClock
+from esper_agent.baselines.agents import AGENTS
+from esper_agent.comparison import processes
 from esper_agent.comparison.report import oracle_share, standing, write_report
 from esper_agent.comparison.results import read_results
-from esper_agent.comparison.run import Plan, carry_out
+from esper_agent.comparison.run import EVALUATION_SEED, Plan, carry_out
 from esper_agent.comparison.study import Study, run_study
+from esper_agent.evaluation import callback, statistics
+from esper_agent.evaluation.callback import TrainingClock
+from esper_agent.evaluation.paired import make_test_env, play
 from esper_agent.runs.directory import RunError
-from rliable import metrics
 
 ENV, ROWS, EPISODES = "Esper-v0", 2, 3
 TINY = {"n_steps": 15, "n_epochs": 1, "n_minibatches": 2}
 OURS = Plan(
-    ENV, "ours", 0, 4 * 15 * ROWS, ROWS, EPISODES, 2, {**RECIPES["ours"].defaults, **TINY, "sequence_length": 15}
+    ENV, "ours", 0, 4 * 15 * ROWS, ROWS, EPISODES, 2, {**AGENTS["ours"].defaults, **TINY, "sequence_length": 15}
 )
 
 
@@ -49,23 +52,23 @@ def test_a_run_is_evaluated_before_on_the_way_and_at_the_end() -> None:
 
 
 def test_the_final_scores_are_those_of_paired_play() -> None:
-    settings = {**RECIPES["ppo"].defaults, **TINY}
+    settings = {**AGENTS["ppo"].defaults, **TINY}
     plan = replace(OURS, agent="ppo", steps=15 * ROWS, settings=settings, evaluations=1)
-    student = RECIPES["ppo"].build(ENV, ROWS, plan.seed, **settings)
-    student.train(plan.steps)
-    expected = play(student, make_test_env(ENV, EPISODES), EVALUATION_SEED)
+    agent = AGENTS["ppo"].build(ENV, ROWS, plan.seed, **settings)
+    agent.train(plan.steps)
+    expected = play(agent, make_test_env(ENV, EPISODES), EVALUATION_SEED)
     np.testing.assert_allclose(carry_out(plan)["episodes"]["episode_return"], expected.episode_return, atol=1e-6)
 
 
 def test_settings_are_chosen_on_other_instances_than_scores() -> None:
-    control = Plan(ENV, "never", 0, 0, ROWS, EPISODES, 1)
-    scores, choice = (carry_out(replace(control, instances=instances)) for instances in ("test", "train"))
+    baseline = Plan(ENV, "never", 0, 0, ROWS, EPISODES, 1)
+    scores, choice = (carry_out(replace(baseline, instances=instances)) for instances in ("test", "train"))
     assert scores["episodes"]["test_accuracy"] != choice["episodes"]["test_accuracy"]
 
 
 def test_evaluations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(examiner.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(callback.time, "perf_counter", lambda: now[0])
     clock = TrainingClock()
     for training, evaluation in ((3.0, 100.0), (4.0, 100.0)):
         clock.start()
@@ -81,10 +84,10 @@ def test_evaluations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPat
 # A study
 
 
-def test_learners_have_all_seeds_and_controls_one() -> None:
+def test_agents_have_all_seeds_and_baselines_one() -> None:
     plans = Study(ENV, ("ours", "never"), steps=5_000, seeds=3).plans()
     assert [(plan.agent, plan.seed) for plan in plans] == [("ours", 0), ("never", 0), ("ours", 1), ("ours", 2)]
-    rollout = 64 * RECIPES["ours"].settings(ENV)["n_steps"]
+    rollout = 64 * AGENTS["ours"].settings(ENV)["n_steps"]
     assert {plan.steps for plan in plans if plan.agent == "ours"} == {5_000 // rollout * rollout}
 
 
@@ -94,115 +97,98 @@ def test_a_result_of_another_plan_is_not_taken_for_finished(tmp_path: Path) -> N
         run_study(Study(ENV, ("never",), rows=ROWS, episodes=5, evaluations=2), tmp_path, 1)
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let runs execute a line of Python, which knows the file of the result, instead of training."""
-    execute = lambda process: [sys.executable, "-S", "-c", f"file = {str(process.result)!r}; {code}"]  # noqa: E731
-    monkeypatch.setattr(processes.Process, "command", execute)
+def pretend(monkeypatch: pytest.MonkeyPatch, do: Callable[[Path], None]) -> None:
+    """Let runs do something with the file of their result instead of training."""
+
+    def finish(_plan: Any, file: Any) -> tuple[bool, str]:  # nothing here lets a process import torch
+        do(file)
+        return True, file.stem
+
+    monkeypatch.setattr(processes, "finish", finish)
 
 
-def test_a_failed_run_is_named_and_the_others_are_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def files(directory: Path, *names: str) -> dict[Path, Any]:
+    return {directory / f"{name}.json": None for name in names}
+
+
+def test_a_run_writes_its_result_or_what_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = {"plan": asdict(OURS), "curve": [{"step": 8, "seconds": 2, "discounted_return": 0.5, "test_accuracy": 1}]}
-    pretend(monkeypatch, f"assert 'bad' not in file, 'too bad'; open(file, 'w').write({json.dumps(result)!r})")
+    monkeypatch.setattr(processes, "carry_out", lambda plan: result if plan.seed else {}["too bad"])
+    monkeypatch.setattr(processes.torch, "set_num_threads", lambda _: None)
+    good = processes.finish(replace(OURS, seed=1), tmp_path / "good.json")
+    assert good == (True, "good: return 0.500, test accuracy 1.000, 4 steps per second")
+    assert json.loads((tmp_path / "good.json").read_text()) == result
+    succeeded, line = processes.finish(OURS, tmp_path / "bad.json")
+    assert not succeeded
+    assert line == f"bad: KeyError: 'too bad' (see {tmp_path / 'bad.log'})"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.log", "good.json"]
+
+
+def test_a_failed_run_is_named_and_the_others_are_carried_out(tmp_path: Path) -> None:
+    never = replace(OURS, agent="never", steps=0, settings={})
+    plans = {tmp_path / "good.json": never, tmp_path / "bad.json": replace(never, agent="nobody")}
     lines: list[str] = []
-    with pytest.raises(RunError, match="1 of 3 runs failed: bad: AssertionError: too bad"):
-        processes.run_plans(
-            dict.fromkeys((tmp_path / f"{name}.json" for name in ("good", "bad", "last")), OURS), 2, lines.append
-        )
-    assert lines[-1] == "[3/3] last: return 0.500, test accuracy 1.000, 4 steps per second"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.log", "good.json", "last.json"]
+    with pytest.raises(RunError, match="1 of 2 runs failed: bad: ValueError: baseline is 'nobody'"):
+        processes.run_plans(plans, 1, lines.append)
+    assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.log", "good.json"]
+    assert json.loads((tmp_path / "good.json").read_text())["threads"] == 1
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[processes.Process]:
-    """All processes that get started from now on."""
-    started: list[processes.Process] = []
-    begin = processes.Process.__init__
+def test_a_killed_run_is_repeated_and_does_not_keep_others_from_finishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def live_and_die(file: Path) -> None:
+        begun = len(list(file.parent.glob(f"{file.stem}.begun*")))
+        file.with_suffix(f".begun{begun}").touch()
+        file.with_suffix(".log").touch()
+        if file.stem == "doomed" or (file.stem == "mortal" and not begun):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(process: processes.Process, *arguments: Any) -> None:
-        begin(process, *arguments)
-        started.append(process)
-
-    monkeypatch.setattr(processes.Process, "__init__", watch)
-    return started
+    pretend(monkeypatch, live_and_die)
+    monkeypatch.setattr(processes, "ATTEMPTS", 2)
+    lines: list[str] = []
+    with pytest.raises(RunError, match="1 of 4 runs failed: doomed: its process was killed 2 times"):
+        processes.run_plans(files(tmp_path, "first", "mortal", "doomed", "last"), 1, lines.append)
+    assert sorted(line.split()[-1] for line in lines[1:]) == ["first", "last", "mortal"]
+    begun = sorted(file.name for file in tmp_path.glob("*.begun*"))
+    twice = [f"{name}.begun{number}" for name in ("doomed", "mortal") for number in (0, 1)]
+    assert begun == sorted(["first.begun0", "last.begun0", *twice])
 
 
 def test_never_more_runs_at_a_time_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, "import time; time.sleep(0.2); 1 / 0")
-    started, running = watched(monkeypatch), []
-    pause = time.sleep
+    def note_who_else_runs(file: Path) -> None:
+        running = file.with_suffix(".running")
+        running.touch()
+        file.with_suffix(".seen").write_text(str(len(list(file.parent.glob("*.running")))))
+        time.sleep(0.1)
+        running.unlink()
 
-    def look(seconds: float) -> None:
-        running.append(sum(not process.ended() for process in started))
-        pause(seconds)
-
-    monkeypatch.setattr(processes.time, "sleep", look)
-    with pytest.raises(RunError, match="4 of 4 runs failed"):
-        processes.run_plans(dict.fromkeys((tmp_path / f"{i}.json" for i in range(4)), OURS), 2)
-    assert len(started) == 4
-    assert max(running) == 2
+    pretend(monkeypatch, note_who_else_runs)
+    processes.run_plans(files(tmp_path, *"abcdef"), 2)
+    seen = [int(file.read_text()) for file in tmp_path.glob("*.seen")]
+    assert len(seen) == 6
+    assert max(seen) <= 2
 
 
 def test_a_stopped_study_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(_seconds: float) -> None:
-        raise KeyboardInterrupt
+    def sleep_for_ever(file: Path) -> None:
+        file.with_suffix(".pid").write_text(str(os.getpid()))
+        time.sleep(1000)
 
-    pretend(monkeypatch, "import time; time.sleep(100)")
-    started = watched(monkeypatch)
-    monkeypatch.setattr(processes.time, "sleep", stop)
+    def stop_when_begun() -> None:
+        while len([file for file in tmp_path.glob("*.pid") if file.read_text()]) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pretend(monkeypatch, sleep_for_ever)
+    threading.Thread(target=stop_when_begun, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        processes.run_plans({tmp_path / "one.json": OURS, tmp_path / "two.json": OURS}, 2)
-    assert [process.popen.returncode for process in started] == [-9, -9]
-    assert list(tmp_path.iterdir()) == []
-
-
-# Statistics
-
-
-@pytest.mark.parametrize("seeds", [1, 2, 4, 5, 9])
-def test_the_interquartile_mean_is_rliables(seeds: int) -> None:
-    scores = np.random.default_rng(seeds).normal(size=(seeds, 3))
-    expected = [metrics.aggregate_iqm(scores[:, i]) for i in range(3)]
-    np.testing.assert_allclose(statistics.interquartile_mean(scores), expected)
-
-
-def test_the_probability_of_improvement_is_rliables() -> None:
-    ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.5])
-    expected = metrics.probability_of_improvement(ours[:, None], theirs[:, None])
-    assert statistics.probability_of_improvement(ours, theirs) == pytest.approx(expected) == 3.5 / 6
-
-
-def test_intervals_are_those_of_a_bootstrap_over_seeds() -> None:
-    scores, generator = np.array([0.1, 0.4, 0.5, 0.7, 0.9]), np.random.default_rng(0)
-    drawn = scores[generator.integers(5, size=(20_000, 5))]
-    expected = np.quantile(statistics.interquartile_mean(drawn.T), (0.025, 0.975))
-    estimate = statistics.iqm(scores)
-    assert estimate.point == pytest.approx(1.6 / 3)
-    np.testing.assert_allclose(estimate.interval, expected, atol=0.1)  # type: ignore[arg-type]
-    assert statistics.iqm(scores) == estimate
-
-
-def test_statistics_leave_numpys_global_generator_alone() -> None:
-    np.random.seed(3)
-    expected = np.random.random(2)
-    np.random.seed(3)
-    first = np.random.random()
-    statistics.iqm(np.arange(4.0))
-    assert [first, np.random.random()] == expected.tolist()
-
-
-def test_differences_are_paired_by_seed() -> None:
-    luck = np.array([0.0, 5.0, -3.0])  # of a seed, the same for both
-    estimate = statistics.difference(luck + np.array([0.1, 0.2, 0.3]), luck)
-    reach = 4.302653 * 0.1 / np.sqrt(3)  # Student's t with two degrees of freedom
-    np.testing.assert_allclose([estimate.point, *estimate.interval], [0.2, 0.2 - reach, 0.2 + reach], rtol=1e-6)  # type: ignore[misc]
-    assert (estimate.verdict, statistics.difference(luck, luck + estimate.point).verdict) == ("open", "behind")
-    assert statistics.difference(np.array([0.5]), np.array([0.1])).verdict == "open"  # one seed shows nothing
-
-
-def test_a_profile_counts_instances_and_resamples_whole_seeds() -> None:
-    scores = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 3.0]])
-    share, low, high = statistics.profile(scores, np.array([-1.0, 0.5, 2.5, 9.0]))
-    np.testing.assert_allclose(share, [1.0, 4 / 6, 1 / 6, 0.0])
-    assert (low[1], high[1]) == (0.5, 1.0)  # three times the first two seeds, or three times the last
+        processes.run_plans(files(tmp_path, "one", "two"), 2)
+    for file in tmp_path.glob("*.pid"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+    assert not list(tmp_path.glob("*.json"))
 
 
 # The report
@@ -305,7 +291,7 @@ def test_unfinished_studies_compare_the_seeds_that_both_have(made_up: Path, tmp_
 
 
 def compare(directory: Path, agents: str, *more: str) -> int:
-    steps = 8 * RECIPES["ours"].settings(ENV)["n_steps"]
+    steps = 8 * AGENTS["ours"].settings(ENV)["n_steps"]
     numbers = {"seeds": 1, "rows": 8, "episodes": EPISODES, "evaluations": 1, "steps": steps}
     flags = [part for name, number in numbers.items() for part in (f"--{name}", str(number))]
     return cli.main(["compare", "--env", ENV, "--agents", agents, "--out", str(directory), *flags, *more])
@@ -324,7 +310,7 @@ def test_the_command_resumes_and_reports(
     assert ours.stat() == before
     report = (tmp_path / "report.md").read_text()
     assert all(f"| {agent} |" in report for agent in ("ours", "never"))
-    monkeypatch.setattr(processes, "Process", None)  # whatever runs again now, fails
+    monkeypatch.setattr(processes, "finish", None)  # whatever runs again now, fails
     assert compare(tmp_path, "never,ours") == 0
     assert compare(tmp_path, "ours,ppo", "--report-only") == 0
 
@@ -364,20 +350,12 @@ def test_nothing_to_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.ledger("N10")
-@pytest.mark.parametrize(("missing", "extra"), [("rliable", "compare"), ("sb3_contrib", "sb3")])
 def test_a_missing_package_is_named_before_anything_runs(
-    missing: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("report", "figure", "statistics"):
-        monkeypatch.delitem(sys.modules, f"esper_agent.comparison.{module}")
-    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
     assert compare(tmp_path, "ours,maskable_ppo") == 1
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
-    assert f"pip install 'esper-agent[{extra}]'" in error
+    assert "pip install 'esper-agent[sb3]'" in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_run_is_a_command_of_its_own(tmp_path: Path) -> None:
-    run.main([json.dumps(asdict(Plan(ENV, "never", 0, 0, ROWS, EPISODES, 1))), str(tmp_path / "result.json")])
-    assert json.loads((tmp_path / "result.json").read_text())["plan"]["agent"] == "never"

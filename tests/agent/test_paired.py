@@ -5,9 +5,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from control_tools import Env, quick_env
-from esper_agent.baselines.controllers import Actions, Controller, Floats, GrowEverything, NeverGrow, PlateauRule
-from esper_agent.baselines.paired import Episodes, play
+from baseline_tools import Env, quick_env
+from esper_agent.baselines.scripted import Actions, Baseline, Floats, GrowEverything, GrowOnPlateau, NeverGrow
+from esper_agent.evaluation.paired import GrowthEpisodes, play
 from esper_env import HEADS, Op
 
 ROWS = 4
@@ -18,7 +18,7 @@ def env() -> Env:
     return quick_env("Esper-v0", ROWS, horizon=10)
 
 
-class Curious(Controller):
+class Curious(Baseline):
     """Never grows, and remembers what it saw first and the instances that it met."""
 
     def __init__(self, env: Env) -> None:
@@ -43,7 +43,7 @@ class CuriousGrower(Curious):
         return actions
 
 
-def test_arms_share_instance_weights_and_data_order_until_they_act_differently(env: Env) -> None:
+def test_all_share_instance_weights_and_data_order_until_they_act_differently(env: Env) -> None:
     waits, grows = Curious(env), CuriousGrower(env)
     play(waits, env, seed=5)
     play(grows, env, seed=5)
@@ -65,13 +65,13 @@ def test_playing_again_gives_the_same_and_other_seeds_give_something_else(env: E
 
 def test_a_list_of_seeds_names_the_instance_of_each_row() -> None:
     env = quick_env("Esper-v0", ROWS, horizon=10, dtype="float64")  # no answer hangs on rounding
-    forward, backward = (play(PlateauRule(env), env, seeds) for seeds in ([5, 6, 7, 8], [8, 7, 6, 5]))
+    forward, backward = (play(GrowOnPlateau(env), env, seeds) for seeds in ([5, 6, 7, 8], [8, 7, 6, 5]))
     np.testing.assert_allclose(forward.test_accuracy, backward.test_accuracy[::-1], atol=1e-6)
-    np.testing.assert_allclose(forward.test_accuracy, play(PlateauRule(env), env, 5).test_accuracy, atol=1e-6)
+    np.testing.assert_allclose(forward.test_accuracy, play(GrowOnPlateau(env), env, 5).test_accuracy, atol=1e-6)
 
 
 def test_shaping_drops_out_of_the_discounted_return_but_for_the_first_potential() -> None:
-    def played(reward: str) -> tuple[Episodes, Any]:
+    def played(reward: str) -> tuple[GrowthEpisodes, Any]:
         env = quick_env("Esper-v0", ROWS, horizon=10, reward=reward)
         env.reset(seed=5)
         potential = env.unwrapped.simulation.state.potential.clone().numpy()  # type: ignore[attr-defined]

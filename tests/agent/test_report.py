@@ -16,13 +16,13 @@ import pytest
 from browser import CHROMIUM, Browser
 from esper_agent import cli
 from esper_agent.algorithm.checkpoint import load_checkpoint, save_checkpoint
-from esper_agent.baselines.controllers import GrowEverything, NeverGrow, RandomLegal
-from esper_agent.baselines.paired import make_test_env, play
+from esper_agent.baselines.scripted import GrowEverything, NeverGrow, RandomLegal
+from esper_agent.evaluation.paired import make_test_env, play
+from esper_agent.evaluation.recording import Course, Recorder
 from esper_agent.report import page
 from esper_agent.report.chart import Chart, Note
 from esper_agent.report.episode_chart import BAR, episode_chart
-from esper_agent.report.episodes import Episode, Watched
-from esper_agent.report.history import History, band, mean_interval
+from esper_agent.report.history import History, curves
 from esper_agent.report.training_charts import event_traces, return_chart
 from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_env import Op, Stage
@@ -125,15 +125,15 @@ def test_shares_of_operations_are_on_record(run: RunDirectory) -> None:
 
 
 @pytest.fixture(scope="module")
-def courses() -> tuple[list[Episode], Any]:
+def courses() -> tuple[list[Course], Any]:
     """Random episodes as they were watched, and how they ended."""
     env = make_test_env(SHORT, 6, training_steps=1)
-    watched = Watched(env, 6)
-    ends = play(RandomLegal(env, seed=1), watched, 40)
-    return watched.episodes(40), ends
+    recorder = Recorder(env, 6)
+    ends = play(RandomLegal(env, seed=1), env, 40, watchers=[recorder])
+    return recorder.courses(40), ends
 
 
-def test_watched_episodes_add_up_to_what_was_played(courses: tuple[list[Episode], Any]) -> None:
+def test_watched_episodes_add_up_to_what_was_played(courses: tuple[list[Course], Any]) -> None:
     episodes, ends = courses
     for row, episode in enumerate(episodes):
         assert (episode.seed, episode.steps, episode.slots) == (40 + row, 12, 3)
@@ -142,7 +142,7 @@ def test_watched_episodes_add_up_to_what_was_played(courses: tuple[list[Episode]
         assert episode.added[-1] == pytest.approx(ends.added_parameters[row])
 
 
-def test_watched_stages_follow_from_watched_operations(courses: tuple[list[Episode], Any]) -> None:
+def test_watched_stages_follow_from_watched_operations(courses: tuple[list[Course], Any]) -> None:
     born = 0
     for episode in courses[0]:
         planted = np.isin(episode.stage, (Stage.DORMANT, Stage.EMBARGOED), invert=True)
@@ -154,9 +154,9 @@ def test_watched_stages_follow_from_watched_operations(courses: tuple[list[Episo
 
 def test_a_ruined_episode_is_drawn_up_to_its_end() -> None:
     env = make_test_env(SHORT, 4, learning_rate=(500.0, 500.0), max_rollbacks=0)
-    watched = Watched(env, 4)
-    ends = play(GrowEverything(env), watched, 0)
-    episodes = watched.episodes(0)
+    recorder = Recorder(env, 4)
+    ends = play(GrowEverything(env), env, 0, watchers=[recorder])
+    episodes = recorder.courses(0)
     assert min(episode.steps for episode in episodes) < 12
     for row, episode in enumerate(episodes):
         assert bool(episode.rolled_back[-1]) == (episode.steps < 12)
@@ -164,7 +164,7 @@ def test_a_ruined_episode_is_drawn_up_to_its_end() -> None:
         assert episode_chart(episode, "").traces
 
 
-def test_every_occupied_slot_is_drawn_once_per_step_in_its_stages_colour(courses: tuple[list[Episode], Any]) -> None:
+def test_every_occupied_slot_is_drawn_once_per_step_in_its_stages_colour(courses: tuple[list[Course], Any]) -> None:
     for episode in courses[0]:
         bars = [trace for trace in episode_chart(episode, "").traces if trace["type"] == "bar" and "base" in trace]
         bands = [trace for trace in bars if "text" in trace]
@@ -184,9 +184,9 @@ def test_every_occupied_slot_is_drawn_once_per_step_in_its_stages_colour(courses
 
 def test_slots_in_which_nothing_grows_are_drawn_too() -> None:
     env = make_test_env(SHORT, 1)
-    watched = Watched(env, 1)
-    play(NeverGrow(env), watched, 0)
-    chart = episode_chart(watched.episodes(0)[0], "")
+    recorder = Recorder(env, 1)
+    play(NeverGrow(env), env, 0, watchers=[recorder])
+    chart = episode_chart(recorder.courses(0)[0], "")
     lanes = [trace for trace in chart.traces if trace.get("yaxis", "y") == "y"]  # plotly hides an axis without traces
     assert sorted(trace["y"][0] for trace in lanes) == [0, 1, 2]
 
@@ -199,16 +199,17 @@ def crafted(path: Path, returns: list[float], seed: int = 0, **last_row: Any) ->
 
 def test_the_band_over_runs_is_mean_and_bootstrap_interval_where_all_have_been() -> None:
     runs = [crafted(Path("a"), [0, 1, 2, 3]), crafted(Path("b"), [2, 3, 4]), crafted(Path("c"), [4, 5, 6, 7, 8])]
-    curve = band(runs, "rollout/ep_rew_mean")
-    assert curve is not None
-    assert curve.steps.tolist() == [10, 20, 30]
-    np.testing.assert_allclose(curve.mean, [2, 3, 4])
-    np.testing.assert_allclose(curve.low, [0, 1, 2])  # all draws of the lowest run: 1 in 27
-    np.testing.assert_allclose(curve.high, [4, 5, 6])
-    assert band(runs, "never recorded") is None
-    wide = np.random.default_rng(0).normal(size=2_000)
-    low, high = mean_interval(wide)
-    assert (high - low) / 2 == pytest.approx(1.96 * wide.std() / math.sqrt(len(wide)), rel=0.05)
+    found = curves(runs, "rollout/ep_rew_mean")
+    assert found is not None
+    assert found[0].tolist() == [10, 20, 30]
+    assert found[1].tolist() == [[0, 1, 2], [2, 3, 4], [4, 5, 6]]
+    assert curves(runs, "never recorded") is None
+    chart = return_chart(runs, {})
+    assert isinstance(chart, Chart)
+    band = next(trace for trace in chart.traces if trace.get("fill") == "toself")
+    assert band["y"] == [4, 5, 6, 2, 1, 0]  # all draws of the highest run, then of the lowest: 1 in 27 each
+    mean = next(trace for trace in chart.traces if trace.get("name") == "mean")
+    assert mean["y"] == [2, 3, 4]
 
 
 def test_events_stand_on_the_time_axis_with_their_message() -> None:

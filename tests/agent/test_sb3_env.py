@@ -7,10 +7,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from esper_agent.baselines import recipes
-from esper_agent.baselines.paired import make_test_env, play
-from esper_agent.baselines.recipes import RECIPES
+from esper_agent.baselines import agents
+from esper_agent.baselines.agents import AGENTS
 from esper_agent.baselines.sb3_env import EsperVecEnv
+from esper_agent.baselines.tuning import settings_search
+from esper_agent.evaluation.paired import make_test_env, play
 from esper_env.wrappers import JointActions, MarginalActions
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
@@ -187,87 +188,95 @@ def test_what_rows_cannot_do_is_said(attempt: Any, message: str) -> None:
 TINY = {"n_steps": 15, "n_epochs": 1, "n_minibatches": 3}
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
-def test_a_recipe_trains_and_plays(name: str) -> None:
+@pytest.mark.parametrize("name", list(AGENTS))
+def test_an_agent_trains_and_plays(name: str) -> None:
     tiny = {**TINY, "sequence_length": 15} if name == "ours" else TINY
-    student = RECIPES[name].build(ENV, ROWS, seed=0, **tiny)
-    assert student.rollout == ROWS * 15
-    student.train(student.rollout)
+    agent = AGENTS[name].build(ENV, ROWS, seed=0, **tiny)
+    assert agent.rollout == ROWS * 15
+    agent.train(agent.rollout)
     env = make_test_env(ENV, 2, horizon=6)
-    first, second = play(student, env, seed=0), play(student, env, seed=0)
+    first, second = play(agent, env, seed=0), play(agent, env, seed=0)
     np.testing.assert_array_equal(first.episode_return, second.episode_return)
     assert ((first.test_accuracy >= 0) & (first.test_accuracy <= 1)).all()
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", list(AGENTS))
 def test_an_idle_bias_makes_any_new_student_wait(name: str) -> None:
     tiny = {**TINY, "sequence_length": 15} if name == "ours" else TINY
-    student, env = RECIPES[name].build(ENV, ROWS, seed=0, **tiny, idle_bias=30.0), make_test_env(ENV, ROWS)
+    agent, env = AGENTS[name].build(ENV, ROWS, seed=0, **tiny, idle_bias=30.0), make_test_env(ENV, ROWS)
     observation, infos = env.reset(seed=0)
     for _ in range(4):  # germinating becomes legal on the way
-        actions, _ = student.predict(observation, None, np.ones(ROWS, dtype=bool), False, infos)
+        actions, _ = agent.predict(observation, None, np.ones(ROWS, dtype=bool), False, infos)
         assert not actions["op"].any()
         observation, *_, infos = env.step(actions)
 
 
-def test_a_masked_recipe_plays_legally_and_remembers_normalisation() -> None:
-    student = RECIPES["maskable_ppo"].build(ENV, ROWS, seed=0, **TINY, normalize=True)
-    student.train(student.rollout)
+def test_a_masked_agent_plays_legally_and_remembers_normalisation() -> None:
+    agent = AGENTS["maskable_ppo"].build(ENV, ROWS, seed=0, **TINY, normalize=True)
+    agent.train(agent.rollout)
     env = make_test_env(ENV, 16, horizon=6)
     observation, infos = env.reset(seed=0)
     for _ in range(6):
-        actions, _ = student.predict(observation, None, None, False, infos)
+        actions, _ = agent.predict(observation, None, None, False, infos)
         observation, *_, infos = env.step(actions)
         assert not infos["invalid_action"].any()
-    normalised = student.env.normalize_obs(observation)  # type: ignore[attr-defined]
-    expected, _ = student.model.predict(  # type: ignore[attr-defined]
+    normalised = agent.env.normalize_obs(observation)  # type: ignore[attr-defined]
+    expected, _ = agent.model.predict(  # type: ignore[attr-defined]
         normalised,
         deterministic=True,
-        action_masks=student.actions.flags(infos),  # type: ignore[attr-defined]
+        action_masks=agent.actions.flags(infos),  # type: ignore[attr-defined]
     )
-    actions, _ = student.predict(observation, None, None, True, infos)
-    np.testing.assert_array_equal(actions["op"], student.actions.decode(expected)["op"])  # type: ignore[attr-defined]
+    actions, _ = agent.predict(observation, None, None, True, infos)
+    np.testing.assert_array_equal(actions["op"], agent.actions.decode(expected)["op"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.ledger("R1")
 @pytest.mark.parametrize("name", ["ours", "ppo"])
-def test_a_recipe_refuses_another_discount_than_the_environments(name: str) -> None:
+def test_an_agent_refuses_another_discount_than_the_environments(name: str) -> None:
     with pytest.raises(ValueError, match=r"gamma is 0\.9; allowed: the environment's own, 0\.99"):
-        RECIPES[name].build(ENV, ROWS, seed=0, gamma=0.9)
+        AGENTS[name].build(ENV, ROWS, seed=0, gamma=0.9)
 
 
 def test_minibatches_must_divide_a_rollout() -> None:
     with pytest.raises(ValueError, match="n_minibatches is 2; allowed: divisors of the 45 steps"):
-        RECIPES["ppo"].build(ENV, ROWS, seed=0, n_steps=15, n_minibatches=2)
+        AGENTS["ppo"].build(ENV, ROWS, seed=0, n_steps=15, n_minibatches=2)
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", list(AGENTS))
 def test_a_search_tries_the_defaults_and_distinct_draws_from_the_space(name: str) -> None:
-    recipe = RECIPES[name]
-    candidates = recipe.candidates(12)
-    assert candidates == recipe.candidates(12)
-    assert candidates[0] == recipe.defaults
-    assert all(candidates.count(settings) == 1 for settings in candidates)
-    assert all(settings[key] in values for settings in candidates for key, values in recipe.search_space.items())
-    assert all(any(one[key] != recipe.defaults[key] for one in candidates) for key in recipe.search_space)
+    def candidates() -> list[dict[str, Any]]:
+        search = settings_search(spec)
+        found = []
+        for number in range(12):
+            found.append(search.ask())
+            search.tell(float(number))
+        return found
+
+    spec = AGENTS[name]
+    found = candidates()
+    assert found == candidates()
+    assert found[0] == spec.defaults
+    assert all(found.count(settings) == 1 for settings in found)
+    assert all(settings[key] in values for settings in found for key, values in spec.search_space.items())
+    assert all(any(one[key] != spec.defaults[key] for one in found) for key in spec.search_space)
 
 
 def test_tuned_settings_are_taken_where_there_are_any(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = {"agents": {"recurrent_ppo_onecall": {"settings": {"n_epochs": 3}}}}
     (tmp_path / "Tuned-v0.json").write_text(json.dumps(tuned))
-    monkeypatch.setattr(recipes, "TUNED", tmp_path)
-    monkeypatch.setattr(recipes, "SETTINGS_WHERE_UNTUNED", tmp_path / "Tuned-v0.json")
-    assert RECIPES["recurrent_ppo_onecall"].settings("Tuned-v0")["n_epochs"] == 3
-    assert RECIPES["recurrent_ppo"].settings("Tuned-v0")["n_epochs"] == 3
-    assert RECIPES["ppo"].settings("Tuned-v0") == RECIPES["ppo"].defaults
-    assert RECIPES["recurrent_ppo"].settings("Other-v0") == RECIPES["recurrent_ppo"].settings("Tuned-v0")
+    monkeypatch.setattr(agents, "TUNED", tmp_path)
+    monkeypatch.setattr(agents, "SETTINGS_WHERE_UNTUNED", tmp_path / "Tuned-v0.json")
+    assert AGENTS["recurrent_ppo_onecall"].settings("Tuned-v0")["n_epochs"] == 3
+    assert AGENTS["recurrent_ppo"].settings("Tuned-v0")["n_epochs"] == 3
+    assert AGENTS["ppo"].settings("Tuned-v0") == AGENTS["ppo"].defaults
+    assert AGENTS["recurrent_ppo"].settings("Other-v0") == AGENTS["recurrent_ppo"].settings("Tuned-v0")
 
 
 @pytest.mark.ledger("N10")
-def test_without_sb3_contrib_a_recipe_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sb3_contrib_an_agent_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sb3_contrib", None)
-    RECIPES["ours"].require()
-    RECIPES["ppo"].require()
+    AGENTS["ours"].require()
+    AGENTS["ppo"].require()
     for name in ("maskable_ppo", "recurrent_ppo", "recurrent_ppo_onecall"):
         with pytest.raises(ImportError, match=r"pip install 'esper-agent\[sb3\]'"):
-            RECIPES[name].require()
+            AGENTS[name].require()

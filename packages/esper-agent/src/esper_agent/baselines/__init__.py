@@ -1,1 +1,1 @@
-"""Baselines to compare the agent with."""
+"""Whom to compare with: scripted baselines, and Stable-Baselines3's agents in Esper environments."""

@@ -1,23 +1,24 @@
-"""Controllers that look where to grow: by the host's gradients, and by what trial seeds promise."""
+"""Baselines that look where to grow: by the host's gradients, and by what trial seeds promise."""
 
 from typing import Any
 
 import numpy as np
 from esper_env import Op, Stage
 
-from esper_agent.baselines.controllers import Actions, Controller, Env, Flags, Floats, require_value, waiting
+from esper_agent.baselines.scripted import Actions, Baseline, Floats, require_value, waiting
+from esper_agent.evaluation.episodes import Env, Flags
 
 
-class GreedyScore(Controller):
+class GreedyScore(Baseline):
     """Plants trial seeds where the gradient is largest, then commits those that promise the most, whatever that is.
 
     Args:
-        env: As for `Controller`.
+        env: As for `Baseline`.
         start: The step of the first trial; one follows per step.
         trials: How many slots are tried, by the gradient norm at the block's output.
         incubation: Steps from the last planting to the choice.
         seeds: How many are committed at most, by their prospective contribution; the others are pruned.
-        **seed: Blueprint, blend and tempo, as for `Controller`.
+        **seed: Blueprint, blend and tempo, as for `Baseline`.
     """
 
     def __init__(
@@ -45,19 +46,19 @@ class GreedyScore(Controller):
         return actions
 
 
-class TryAndPrune(Controller):
+class TryAndPrune(Baseline):
     """Tries one slot after the other, those with large gradients first; commits what pays and prunes what does not.
 
     Its state is which slots were tried, [n, slots].
 
     Args:
-        env: As for `Controller`.
+        env: As for `Baseline`.
         start: The step of the first trial.
         incubation: Steps that a trial takes.
         threshold: Least prospective contribution of a seed that is advanced, and least contribution of one that is
             committed.
         seeds: How many are committed at most.
-        **seed: Blueprint, blend and tempo, as for `Controller`.
+        **seed: Blueprint, blend and tempo, as for `Baseline`.
     """
 
     def __init__(

@@ -1,120 +1,205 @@
-"""Schedules: what is planted when, decided before the episode begins."""
+"""Scheduled controllers of Esper environments: small classes with SB3's `predict`, as references for learned agents."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from itertools import count
+from typing import Any
 
 import numpy as np
-from esper_env import HEADS, Op
+from esper_env import HEADS, Op, Stage
 from esper_env.config import TEMPI, EsperConfig
+from esper_env.mdp.state import PRUNABLE
+from numpy.typing import NDArray
 
-from esper_agent.baselines.controllers import Actions, Controller, Env, Flags, Floats, Ints, require_value
+from esper_agent.evaluation.episodes import Env, Flags, Ints
 
-
-@dataclass(frozen=True)
-class Planting:
-    """One seed of a schedule. It is germinated, advanced and committed in the first free steps from its own on."""
-
-    step: int
-    slot: int
-    blueprint: int
-    blend: int
-    tempo: int
-    incubation: int  # steps from germination to advance
+Floats = NDArray[np.float32]
+Actions = dict[str, Ints]
 
 
-def check_planting(planting: Planting, sizes: dict[str, int], config: EsperConfig) -> None:
-    """Each field must be a value that the environment has."""
-    require_value("planting.step", planting.step, config.horizon - 1, low=config.warmup_steps)
-    require_value("planting.incubation", planting.incubation, config.horizon, low=config.training_steps)
-    for head in HEADS[1:]:
-        require_value(f"planting.{head}", getattr(planting, head), sizes[head] - 1)
-
-
-def timetable(plantings: Sequence[Planting], sizes: dict[str, int], config: EsperConfig) -> Ints:
-    """The schedule as one action per step, [horizon, heads]; what does not fit into the horizon is left out."""
-    slots = [planting.slot for planting in plantings]
-    if len(set(slots)) < len(slots):
-        raise ValueError(f"the slots of a schedule are {slots}; allowed: each slot once")
-    orders: dict[int, tuple[int, ...]] = {}
-    for planting in sorted(plantings, key=lambda planting: planting.step):
-        check_planting(planting, sizes, config)
-        _enter(orders, planting, config)
-    table = np.zeros((config.horizon, len(HEADS)), dtype=np.int64)
-    for step in orders.keys() & set(range(config.horizon)):
-        table[step] = orders[step]
-    return table
-
-
-def _enter(orders: dict[int, tuple[int, ...]], planting: Planting, config: EsperConfig) -> None:
-    """Take the first free steps for the three operations of a planting."""
-
-    def take(earliest: int, order: tuple[int, ...]) -> int:
-        step = next(step for step in count(earliest) if step not in orders)
-        orders[step] = order
-        return step
-
-    slot = planting.slot
-    born = take(planting.step, (Op.GERMINATE, slot, planting.blueprint, planting.blend, planting.tempo))
-    advanced = take(born + planting.incubation, (Op.ADVANCE, slot, 0, 0, 0))
-    take(advanced + TEMPI[planting.tempo] + config.holding_steps, (Op.FOSSILIZE, slot, 0, 0, 0))
-
-
-class Scripted(Controller):
-    """Plays one of several timetables in each row, and waits where an order is illegal.
+class Baseline:
+    """Waits; the others say what else they do.
 
     Args:
-        env: As for `Controller`.
-        schedules: The schedules to choose from.
+        env: The vector environment to be played; only its configuration and observation schema are read.
+        blueprint: Which blueprint to plant.
+        blend: How seeds join their blocks, by index.
+        tempo: Which ramp to choose, by index.
     """
 
-    def __init__(self, env: Env, schedules: Iterable[Sequence[Planting]]) -> None:
-        super().__init__(env)
-        self.timetables = np.stack([timetable(schedule, self.sizes, self.config) for schedule in schedules])
+    def __init__(self, env: Env, blueprint: int = 2, blend: int = 0, tempo: int = 0) -> None:
+        esper: Any = env.unwrapped
+        self.config: EsperConfig = esper.config
+        self.sizes: dict[str, int] = esper.head_sizes
+        self.columns = {label: number for number, (label, _) in enumerate(esper.schema.columns())}
+        self.slots: int = esper.schema.slots
+        self.incubation = self.config.training_steps  # of a seed before it is advanced
+        self.newborn = {"blueprint": blueprint, "blend": blend, "tempo": tempo}
+        for head, value in self.newborn.items():
+            require_value(head, value, self.sizes[head] - 1)
 
-    def which(self, rows: int) -> Ints:
-        """The number of the schedule that each row plays, [n]."""
-        return np.zeros(rows, dtype=np.int64)
-
-    def places(self, rows: int) -> Ints:
-        """The slot that each row understands by the numbers in its schedule, [n, slots]."""
-        return np.broadcast_to(np.arange(self.slots), (rows, self.slots))
+    def predict(
+        self,
+        observation: Floats,
+        state: Any = None,
+        episode_start: Flags | None = None,
+        deterministic: bool = True,
+        action_masks: dict[str, Any] | None = None,
+    ) -> tuple[Actions, Any]:
+        """Actions for a batch of observations; `action_masks` is the environment's infos, as for the agent."""
+        del episode_start, deterministic, action_masks
+        return self.act(observation, waiting(len(observation))), state
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
-        """Look up the orders of this step."""
-        rows = np.arange(len(observation))
-        orders = self.timetables[self.which(len(rows)), self.step(observation)]
-        orders[:, 1] = self.places(len(rows))[rows, orders[:, 1]]
-        legal = self._is_legal(observation, orders)
-        for number, head in enumerate(HEADS):
-            actions[head][legal] = orders[legal, number]
+        """Fill in the actions; those given are all WAIT."""
+        del observation
         return actions
 
-    def _is_legal(self, observation: Floats, orders: Ints) -> Flags:
-        legal = np.zeros(len(orders), dtype=np.bool_)
-        for op in (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE):
-            here = self.may(observation, op)[np.arange(len(orders)), orders[:, 1]]
-            legal |= here & (orders[:, 0] == op)
-        return legal
+    # What an observation says
+
+    def field(self, observation: Floats, name: str) -> Floats:
+        """A global field, [n]."""
+        return observation[:, self.columns[name]]
+
+    def slot_field(self, observation: Floats, name: str) -> Floats:
+        """A field of every slot, [n, slots]."""
+        return observation[:, [self.columns[f"slot{slot}.{name}"] for slot in range(self.slots)]]
+
+    def steps(self, share: Floats) -> Ints:
+        """A share of the horizon in steps."""
+        return np.rint(share * self.config.horizon).astype(np.int64)
+
+    def step(self, observation: Floats) -> Ints:
+        """How many steps were taken, [n]."""
+        return self.steps(self.field(observation, "progress"))
+
+    def in_stage(self, observation: Floats, *stages: Stage) -> Flags:
+        """Which slots are in one of the stages, [n, slots]."""
+        fields = [self.slot_field(observation, f"stage[{int(stage)}]") for stage in stages]
+        return np.asarray(np.stack(fields).max(axis=0) > 0)
+
+    def underway(self, observation: Floats) -> Flags:
+        """Where a seed is that is not committed yet, [n, slots]."""
+        return self.in_stage(observation, *PRUNABLE)
+
+    def idle(self, observation: Floats) -> Flags:
+        """Rows in which no seed is on its way, [n, 1]."""
+        return np.asarray(~self.underway(observation).any(axis=1, keepdims=True))
+
+    def may(self, observation: Floats, op: Op) -> Flags:
+        """Where an operation other than WAIT is legal, [n, slots]."""
+        if op is Op.GERMINATE:
+            warm = self.step(observation) >= self.config.warmup_steps
+            return self.in_stage(observation, Stage.DORMANT) & warm[:, None]
+        if op is Op.PRUNE:
+            old = self.steps(self.slot_field(observation, "age")) >= self.config.prune_age
+            return self.underway(observation) & old
+        return self.slot_field(observation, "may_advance" if op is Op.ADVANCE else "may_fossilize") > 0
+
+    def may_grow(self, observation: Floats) -> Flags:
+        """Where a seed that is planted now can still be committed in time, [n, slots]."""
+        path = self.incubation + TEMPI[self.newborn["tempo"]] + self.config.holding_steps
+        in_time: Flags = self.step(observation) + path < self.config.horizon
+        return self.may(observation, Op.GERMINATE) & in_time[:, None]
+
+    # What to do about it
+
+    def choose(self, actions: Actions, op: Op, slots: Flags, preference: Floats | None = None) -> None:
+        """Where nothing is chosen yet, apply an operation to the first or most preferred of some slots, [n, slots]."""
+        rows = (actions["op"] == Op.WAIT) & slots.any(axis=1)
+        wish = slots if preference is None else np.where(slots, preference, -np.inf)
+        actions["op"][rows] = op
+        actions["slot"][rows] = wish.argmax(axis=1)[rows]
+        if op is Op.GERMINATE:
+            for head, value in self.newborn.items():
+                actions[head][rows] = value
+
+    def tend(self, observation: Floats, actions: Actions) -> None:
+        """Commit and advance whatever may be."""
+        self.choose(actions, Op.FOSSILIZE, self.may(observation, Op.FOSSILIZE))
+        self.choose(actions, Op.ADVANCE, self.may(observation, Op.ADVANCE))
 
 
-class FixedSchedule(Scripted):
-    """Plays one schedule in every row: an open loop, which sees of the observation only the time and what is legal.
+def waiting(rows: int) -> Actions:
+    """WAIT in every row."""
+    return {head: np.zeros(rows, dtype=np.int64) for head in HEADS}
+
+
+def require_value(name: str, value: int, high: int, low: int = 0) -> None:
+    """One clear error for a value out of its range."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; allowed: {low} to {high}")
+
+
+class NeverGrow(Baseline):
+    """Lets the host train as it is."""
+
+
+class GrowEverything(Baseline):
+    """Plants a seed in every slot as soon as it can, and commits them all."""
+
+    def act(self, observation: Floats, actions: Actions) -> Actions:
+        """Plant first, then tend."""
+        self.choose(actions, Op.GERMINATE, self.may_grow(observation))
+        self.tend(observation, actions)
+        return actions
+
+
+class GrowOnPlateau(Baseline):
+    """Grows when validation stalls: one seed at a time, where the gradient is largest, and commits it.
 
     Args:
-        env: As for `Controller`.
-        plantings: The schedule, each slot at most once. There is no order to prune: without looking, it only wastes.
+        env: As for `Baseline`.
+        patience: How many steps a plateau must last.
+        ceiling: A host whose validation metric has reached this needs no seed.
+        **seed: Blueprint, blend and tempo, as for `Baseline`.
     """
 
-    def __init__(self, env: Env, plantings: Sequence[Planting]) -> None:
-        super().__init__(env, [plantings])
+    def __init__(self, env: Env, patience: int = 2, ceiling: float = 0.8, **seed: int) -> None:
+        super().__init__(env, **seed)
+        self.patience, self.ceiling = patience, ceiling
+
+    def act(self, observation: Floats, actions: Actions) -> Actions:
+        """Tend first; plant only while nothing is on its way."""
+        self.tend(observation, actions)
+        places = self.may_grow(observation) & self._stalled(observation) & self.idle(observation)
+        self.choose(actions, Op.GERMINATE, places, self.slot_field(observation, "block_gradient"))
+        return actions
+
+    def _stalled(self, observation: Floats) -> Flags:
+        """Rows in which validation stalls below the ceiling, [n, 1]."""
+        waited = self.steps(self.field(observation, "plateau")) >= self.patience
+        stalled: Flags = waited & (self.field(observation, "val_metric") < self.ceiling)
+        return stalled[:, None]
 
 
-def plain(plantings: Iterable[Planting]) -> list[dict[str, int]]:
-    """A schedule as plain data."""
-    return [{field.name: getattr(planting, field.name) for field in fields(planting)} for planting in plantings]
+class RandomLegal(Baseline):
+    """Draws a legal operation, then legal arguments, uniformly.
 
+    Args:
+        env: As for `Baseline`.
+        seed: Of its own generator.
+    """
 
-def plantings_of(data: Iterable[dict[str, int]]) -> Iterator[Planting]:
-    """The inverse of `plain`."""
-    return (Planting(**planting) for planting in data)
+    def __init__(self, env: Env, seed: int = 0) -> None:
+        super().__init__(env)
+        self.generator = np.random.default_rng(seed)
+
+    def predict(
+        self,
+        observation: Floats,
+        state: Any = None,
+        episode_start: Flags | None = None,
+        deterministic: bool = True,
+        action_masks: dict[str, Any] | None = None,
+    ) -> tuple[Actions, Any]:
+        """Needs `action_masks`, which is the environment's infos."""
+        del episode_start, deterministic
+        if action_masks is None:
+            raise ValueError("RandomLegal needs action_masks, which is the environment's infos")
+        tables: dict[str, NDArray[np.int8]] = action_masks["action_mask_by_op"]
+        rows, op = np.arange(len(observation)), self._draw(tables["op"][:, 0])
+        return {"op": op} | {head: self._draw(tables[head][rows, op]) for head in HEADS if head != "op"}, state
+
+    def _draw(self, mask: NDArray[np.int8]) -> Ints:
+        """One of the legal values of each row."""
+        reached = mask.cumsum(axis=1) > self.generator.random((len(mask), 1)) * mask.sum(axis=1, keepdims=True)
+        drawn: Ints = reached.argmax(axis=1)
+        return drawn

@@ -1,20 +1,28 @@
-"""The controls with the constants that were found for an environment, shipped with the package.
+"""The baselines with the constants that were found for an environment, shipped with the package.
 
-`python benchmarks/tune_controls.py --env ID` finds and stores them.
+`python benchmarks/tune_controls.py --env ID` finds and stores them, by Optuna. Those that are shipped were found by the
+search of version 0.1.0, random draws and then neighbours of the best, on the same train instances.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-from esper_agent.baselines.controllers import Controller, Env, NeverGrow, RandomLegal
+from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle
-from esper_agent.baselines.scripted import FixedSchedule, plantings_of
-from esper_agent.baselines.tuning import RULES
+from esper_agent.baselines.schedules import FixedSchedule, plantings_of
+from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
+from esper_agent.evaluation.episodes import Env
 
 TUNED = Path(__file__).parent / "constants"
 UNTUNED = ("never", "random")
-CONTROLS = (*UNTUNED, *RULES, "fixed_schedule", "oracle")
+TUNABLE: dict[str, type[Baseline]] = {
+    "grow_everything": GrowEverything,
+    "plateau": GrowOnPlateau,
+    "greedy": GreedyScore,
+    "try_and_prune": TryAndPrune,
+}
+BASELINES = (*UNTUNED, *TUNABLE, "fixed_schedule", "oracle")
 
 
 def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
@@ -28,25 +36,25 @@ def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
     if not path.exists():
         known = ", ".join(sorted(one.stem for one in TUNED.glob("*.json"))) or "none"
         tune = f"`python benchmarks/tune_controls.py --env {env_id}` makes them"
-        raise ValueError(f"no tuned controls for {env_id!r} in {path.parent}; known: {known}; {tune}")
+        raise ValueError(f"no tuned baselines for {env_id!r} in {path.parent}; known: {known}; {tune}")
     tuned: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return tuned
 
 
-def make_control(name: str, env: Env, constants: dict[str, Any]) -> Controller:
-    """One of CONTROLS from its constants as plain data."""
-    if name in RULES:
-        return RULES[name](env, **constants)
+def make_baseline(name: str, env: Env, constants: dict[str, Any]) -> Baseline:
+    """One of BASELINES from its constants as plain data."""
+    if name in TUNABLE:
+        return TUNABLE[name](env, **constants)
     if name == "fixed_schedule":
         return FixedSchedule(env, tuple(plantings_of(constants["plantings"])))
     if name == "oracle":
         return Oracle(env, {kind: tuple(plantings_of(schedule)) for kind, schedule in constants["table"].items()})
-    if name in CONTROLS:
+    if name in BASELINES:
         return NeverGrow(env) if name == "never" else RandomLegal(env)
-    raise ValueError(f"control is {name!r}; allowed: {', '.join(CONTROLS)}")
+    raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
 
 
-def make_controls(env: Env, tuned: dict[str, Any]) -> dict[str, Controller]:
-    """Those of CONTROLS that were tuned or need no tuning, for an environment whose id `tuned` was loaded for."""
-    constants = {name: {} for name in UNTUNED} | tuned["controls"]
-    return {name: make_control(name, env, constants[name]) for name in CONTROLS if name in constants}
+def make_baselines(env: Env, tuned: dict[str, Any]) -> dict[str, Baseline]:
+    """Those of BASELINES that were tuned or need no tuning, for an environment whose id `tuned` was loaded for."""
+    constants = {name: {} for name in UNTUNED} | tuned["baselines"]
+    return {name: make_baseline(name, env, constants[name]) for name in BASELINES if name in constants}

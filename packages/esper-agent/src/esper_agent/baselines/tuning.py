@@ -1,44 +1,44 @@
 """Constants and schedules that are best on given instances, each found by a seeded search."""
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from esper_env import Blend, Op
+from esper_env.config import TEMPI, EsperConfig
 from numpy.typing import NDArray
 
-from esper_agent.baselines.controllers import Controller, Env, GrowEverything, Ints, PlateauRule, waiting
-from esper_agent.baselines.judging import GreedyScore, TryAndPrune
-from esper_agent.baselines.oracle import Oracle, kinds_of_lesion, lesion_kind, lesions
-from esper_agent.baselines.paired import Episodes, play
-from esper_agent.baselines.scripted import FixedSchedule, Planting
-from esper_agent.baselines.search import Constants, Found, Schedule, Schedules, Scores, search
+from esper_agent.baselines.agents import AgentSpec
+from esper_agent.baselines.oracle import Oracle, lesion_kind, lesion_kinds, lesions
+from esper_agent.baselines.schedules import FixedSchedule, Planting
+from esper_agent.baselines.scripted import waiting
+from esper_agent.baselines.search import Choices, Found, Search, search_groups
+from esper_agent.baselines.tuned import TUNABLE
+from esper_agent.evaluation.episodes import Env, Floats, Ints
+from esper_agent.evaluation.paired import GrowthEpisodes, play
 
-Objective = Callable[[Episodes], Scores]
+Objective = Callable[[GrowthEpisodes], Floats]
+Schedule = tuple[Planting, ...]
 SCANS = 16  # how often the rows are drawn again to find instances of rare kinds
-
-RULES: dict[str, type[Controller]] = {
-    "grow_everything": GrowEverything,
-    "plateau": PlateauRule,
-    "greedy": GreedyScore,
-    "try_and_prune": TryAndPrune,
-}
+LONGEST_EXTRA_INCUBATION = 3
+SEED_HEADS = ("blueprint", "blend", "tempo")
 
 
-def discounted_return(episodes: Episodes) -> Scores:
+def discounted_return(episodes: GrowthEpisodes) -> Floats:
     """What agents maximise."""
     return episodes.discounted_return
 
 
-def val_accuracy(episodes: Episodes) -> Scores:
+def val_accuracy(episodes: GrowthEpisodes) -> Floats:
     """The committed network's, whatever it cost."""
     return episodes.val_accuracy
 
 
-def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
-    """The values that are tried for each constant of a rule; the first is what one would try first."""
+def constants_to_try(name: str, env: Env) -> dict[str, tuple[float, ...]]:
+    """The values that are tried for each constant of a baseline; the first is what one would try first."""
     esper: Any = env.unwrapped
-    seeds = {head: tuple(range(esper.head_sizes[head])) for head in ("blueprint", "blend", "tempo")}
+    seeds = {head: tuple(range(esper.head_sizes[head])) for head in SEED_HEADS}
     shortest, slots = esper.config.training_steps, esper.schema.slots
     incubation = tuple(shortest + longer for longer in (1, 0, 2, 4))
     starts = tuple(esper.config.warmup_steps + wait for wait in (1, 0, 2, 4))
@@ -61,34 +61,74 @@ def rule_constants(name: str, env: Env) -> dict[str, tuple[float, ...]]:
     return own[name] | seeds
 
 
-def search_rule(
+def search_constants(
     name: str,
     env: Env,
     seeds: int | Sequence[int],
     trials: int,
     seed: int = 0,
     objective: Objective = discounted_return,
-    choices: dict[str, tuple[float, ...]] | None = None,
+    choices: Choices | None = None,
 ) -> Found[dict[str, Any]]:
-    """The constants of a rule.
+    """The constants of a baseline.
 
     Args:
-        name: One of RULES.
+        name: One of TUNABLE.
         env: Where to play, one row per instance; made for train instances by whoever wants a fair comparison.
         seeds: Which instances, as for `play`.
         trials: How many candidates are played.
         seed: Of the search.
         objective: What to maximise.
-        choices: The values to try for each constant; those of `rule_constants` unless given.
+        choices: The values to try for each constant; those of `constants_to_try` unless given.
     """
 
-    def score(candidates: Sequence[dict[str, Any]]) -> Scores:
-        return objective(play(RULES[name](env, **candidates[0]), env, seeds))
+    def score(candidates: Sequence[dict[str, Any]]) -> Floats:
+        return objective(play(TUNABLE[name](env, **candidates[0]), env, seeds))
 
-    choices = choices or rule_constants(name, env)
+    choices = choices or constants_to_try(name, env)
     usual = {constant: values[0] for constant, values in choices.items()}
-    first = [[usual | {"blueprint": kind}] for kind in choices["blueprint"]]
-    return search([Constants(choices)], score, _one_group(env), trials, seed, first)[0]
+    first = [usual | {"blueprint": kind} for kind in choices["blueprint"]]
+    return search_groups([Search(choices, dict, seed, first)], score, _one_group(env), trials)[0]
+
+
+def settings_search(agent: AgentSpec) -> Search[dict[str, Any]]:
+    """The search for an agent's settings, the same in every call: its defaults first."""
+    first = {name: agent.defaults[name] for name in agent.search_space}
+    seed = zlib.crc32(agent.name.encode())
+    return Search(agent.search_space, lambda chosen: {**agent.defaults, **chosen}, seed, [first])
+
+
+def schedule_choices(places: int, sizes: Mapping[str, int], config: EsperConfig) -> Choices:
+    """What a schedule may plant in each of the first slots, the step None for nothing."""
+    latest = config.horizon - 1 - config.training_steps - TEMPI[0] - config.holding_steps
+    longest = config.training_steps + LONGEST_EXTRA_INCUBATION
+    own: Choices = {
+        "step": (None, *range(config.warmup_steps, latest + 1)),
+        **{head: range(sizes[head]) for head in SEED_HEADS},
+        "incubation": range(config.training_steps, longest + 1),
+    }
+    return {f"{place}.{name}": values for place in range(places) for name, values in own.items()}
+
+
+def schedule_of(chosen: Mapping[str, Any]) -> Schedule:
+    """The plantings that values for each of `schedule_choices` stand for."""
+    slots = sorted({int(name.split(".")[0]) for name in chosen})
+    fields = [name.split(".")[1] for name in chosen if name.startswith("0.")]
+    described = [{"slot": slot} | {field: chosen[f"{slot}.{field}"] for field in fields} for slot in slots]
+    return tuple(Planting(**one) for one in described if one["step"] is not None)
+
+
+def first_schedules(places: int, sizes: Mapping[str, int], config: EsperConfig) -> list[dict[str, Any]]:
+    """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
+    usual = {"blend": int(Blend.ADD), "tempo": 0, "incubation": config.training_steps}
+    steps = schedule_choices(places, sizes, config)["0.step"]
+    everywhere = [
+        {f"{place}.{name}": value for place in range(places) for name, value in usual.items()}
+        | {f"{place}.blueprint": kind for place in range(places)}
+        | {f"{place}.step": steps[min(1 + place, len(steps) - 1)] for place in range(places)}
+        for kind in range(sizes["blueprint"])
+    ]
+    return [{f"{place}.step": None for place in range(places)}, *everywhere]
 
 
 def search_schedule(
@@ -99,7 +139,7 @@ def search_schedule(
     objective: Objective = discounted_return,
     most_added: float = np.inf,
 ) -> Found[Schedule]:
-    """The best open-loop schedule; the arguments are those of `search_rule`.
+    """The best open-loop schedule; the arguments are those of `search_constants`.
 
     Args:
         env: Where to play.
@@ -107,57 +147,53 @@ def search_schedule(
         trials: How many candidates are played.
         seed: Of the search.
         objective: What to maximise.
-        most_added: Limit of the parameters that a schedule adds, as a share of the host's.
+        most_added: Limit of the parameters that a schedule adds, as a share of the host's; plantings that would
+            exceed it are left out.
     """
     esper: Any = env.unwrapped
     sizes = seed_sizes(env)
 
-    def affordable(schedule: Schedule) -> bool:
-        return float(sum(sizes[one.slot, one.blueprint, one.blend] for one in schedule)) <= most_added
+    def affordable(chosen: Mapping[str, Any]) -> Schedule:
+        kept: Schedule = ()
+        for one in schedule_of(chosen):
+            if sum(sizes[other.slot, other.blueprint, other.blend] for other in (*kept, one)) <= most_added:
+                kept += (one,)
+        return kept
 
-    def score(candidates: Sequence[Schedule]) -> Scores:
+    def score(candidates: Sequence[Schedule]) -> Floats:
         return objective(play(FixedSchedule(env, candidates[0]), env, seeds))
 
-    space = Schedules(esper.schema.slots, esper.head_sizes, esper.config, affordable)
-    first = [[one] for one in plain_schedules(env, esper.schema.slots) if affordable(one)]
-    return search([space], score, _one_group(env), trials, seed, first)[0]
-
-
-def plain_schedules(env: Env, places: int) -> list[Schedule]:
-    """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
-    esper: Any = env.unwrapped
-    first, incubation = esper.config.warmup_steps, esper.config.training_steps
-    everywhere = [
-        tuple(Planting(first + place, place, kind, Blend.ADD, 0, incubation) for place in range(places))
-        for kind in range(esper.head_sizes["blueprint"])
-    ]
-    return [(), *everywhere]
+    terms = (esper.schema.slots, esper.head_sizes, esper.config)
+    search = Search(schedule_choices(*terms), affordable, seed, first_schedules(*terms))
+    return search_groups([search], score, _one_group(env), trials)[0]
 
 
 def search_oracle(
     env: Env, seeds: int, trials: int, seed: int = 0, objective: Objective = discounted_return
 ) -> dict[str, Found[Schedule]]:
-    """The best schedule for each kind of lesion, not growing among them; each plants beside narrowed blocks only.
+    """The best schedule for each kind of lesion, not growing among them; each plants beside lesioned blocks only.
 
     Args:
-        env: As for `search_rule`.
+        env: As for `search_constants`.
         seeds: The first seed; instances are chosen from there on so that all kinds are equally frequent.
         trials: How many candidates are played for each kind.
         seed: Of the search.
         objective: What to maximise.
     """
     esper: Any = env.unwrapped
-    kinds = kinds_of_lesion(esper.schema.slots)
+    kinds = lesion_kinds(esper.schema.slots)
     chosen, group = balanced_instances(env, seeds)
 
-    def score(candidates: Sequence[Schedule]) -> Scores:
+    def score(candidates: Sequence[Schedule]) -> Floats:
         return objective(play(Oracle(env, dict(zip(kinds, candidates, strict=True))), env, chosen))
 
     places = [esper.schema.slots, *[1] * esper.schema.slots, 2]  # without a lesion, anywhere
-    spaces = [Schedules(place, esper.head_sizes, esper.config) for place in places]
-    first = list(zip(*(plain_schedules(env, place) for place in places), strict=True))
-    found = search(spaces, score, group, trials, seed, first)
-    return dict(zip(kinds, found, strict=True))
+    terms = [(place, esper.head_sizes, esper.config) for place in places]
+    searches = [
+        Search(schedule_choices(*each), schedule_of, seed + number, first_schedules(*each))
+        for number, each in enumerate(terms)
+    ]
+    return dict(zip(kinds, search_groups(searches, score, group, trials), strict=True))
 
 
 def balanced_instances(env: Env, first_seed: int) -> tuple[list[int], Ints]:

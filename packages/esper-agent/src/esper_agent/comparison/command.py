@@ -1,7 +1,6 @@
 """The command `esper-agent compare`."""
 
 import argparse
-import importlib
 import shlex
 import sys
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Any
 
 from esper_env.cli import INTERRUPTED
 
-from esper_agent.comparison.contestants import NAMES
+from esper_agent.comparison.participants import NAMES
+from esper_agent.comparison.report import write_report
 from esper_agent.comparison.study import Study, run_study
-from esper_agent.runs.directory import RunError
 
 NUMBERS = {
-    "steps": "environment steps of each learning agent",
-    "seeds": "how often each learning agent is trained",
+    "steps": "environment steps of each agent",
+    "seeds": "how often each agent is trained",
     "rows": "environments side by side while training",
     "episodes": "held-out instances of each evaluation",
     "evaluations": "how often an agent is evaluated on the way",
@@ -70,15 +69,11 @@ def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command
         command: what made the report.
 
     Raises:
-        RunError: when a package is missing, a run failed or there is nothing to report.
+        RunError: when a run failed or there is nothing to report.
     """
-    try:  # before hours of training, not after them
-        report = importlib.import_module("esper_agent.comparison.report")
-    except ImportError as error:
-        raise RunError(str(error)) from error
     if jobs is not None:
         _run_until_stopped(study, directory, jobs)
-    report.write_report(directory, stem, command)
+    write_report(directory, stem, command)
     print(f"report: {stem}.md", flush=True)
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from esper_agent.comparison.results import AXES, SCORES, Results
-from esper_agent.comparison.statistics import interquartile_mean, iqm, iqm_curve, profile
+from esper_agent.evaluation.statistics import bootstrap, interquartile_mean, iqm, profile
 
 POINTS = 60  # of a curve or profile
 RETURN = "discounted_return"
@@ -41,7 +41,7 @@ def _curves(axes: Axes, results: Results, axis: str, colours: dict[str, str]) ->
             axes.axhline(score, color=colours[agent], linestyle="--", linewidth=1, label=agent)
             continue
         grid = np.linspace(0, results.end(agent, axis), POINTS)
-        middle, low, high = iqm_curve(results.curve(agent, axis, RETURN, grid))
+        middle, low, high = bootstrap(interquartile_mean, results.curve(agent, axis, RETURN, grid))
         axes.plot(grid, middle, color=colours[agent], label=agent)
         axes.fill_between(grid, low, high, color=colours[agent], alpha=0.15, linewidth=0)
     axes.set(xlabel=AXES[axis], ylabel="return on held-out instances")
@@ -54,9 +54,7 @@ def _finals(axes: Axes, results: Results, colours: dict[str, str]) -> None:
     for place, agent in enumerate(results.runs):
         for measure, marker in zip(SCORES, "os", strict=True):
             estimate = iqm(results.scores(agent, measure))
-            axes.plot(
-                estimate.interval or (estimate.point,) * 2, (place, place), color=colours[agent], linewidth=3, alpha=0.5
-            )
+            axes.plot((estimate.low, estimate.high), (place, place), color=colours[agent], linewidth=3, alpha=0.5)
             axes.plot(estimate.point, place, marker, color=colours[agent])
     axes.set_yticks(range(len(results.runs)), list(results.runs))
     axes.invert_yaxis()

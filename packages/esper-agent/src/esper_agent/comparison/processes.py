@@ -1,19 +1,22 @@
-"""Runs in processes of their own, some at a time; finished ones are never repeated."""
+"""Runs in other processes, some at a time: a killed one is repeated, a finished one never."""
 
 import json
-import os
-import subprocess
-import sys
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 
-from esper_agent.comparison.run import Plan
+import torch
+from esper_env.files import replace_text
+from joblib.externals.loky import ProcessPoolExecutor
+
+from esper_agent.comparison.run import Plan, carry_out
 from esper_agent.runs.directory import RunError
 
-POLL_SECONDS = 0.1
+ATTEMPTS = 3  # at a run whose process is killed
 # One thread in every library, so that no agent gains by having more.
 SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -53,67 +56,60 @@ def is_finished(plan: Plan, file: Path) -> bool:
     return True
 
 
-def _run_all(plans: Mapping[Path, Plan], jobs: int, report: Callable[[str], None]) -> list[str]:
-    """Keep `jobs` processes busy; returns what failed."""
-    waiting, failed = deque(plans.items()), []
-    running: list[Process] = []
+def finish(plan: Plan, file: Path) -> tuple[bool, str]:
+    """Carry out a plan on one thread and write its result, or what went wrong to a log beside it.
+
+    Returns:
+        Whether it succeeded, and a line about it.
+    """
+    torch.set_num_threads(1)
+    replace_text(_log(file), "killed\n")  # unless one of the lines below is reached
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                running.append(Process(*waiting.popleft()))
-            time.sleep(POLL_SECONDS)
-            for process in [process for process in running if process.ended()]:
-                running.remove(process)
-                outcome = process.outcome()
-                failed += [] if process.succeeded() else [outcome]
-                report(f"[{len(plans) - len(waiting) - len(running)}/{len(plans)}] {outcome}")
-    finally:
-        for process in running:
-            process.kill()
+        result = carry_out(plan)
+    except Exception as error:
+        replace_text(_log(file), traceback.format_exc())
+        return False, f"{file.stem}: {type(error).__name__}: {error} (see {_log(file)})"
+    replace_text(file, json.dumps(result) + "\n")
+    _log(file).unlink()
+    last = result["curve"][-1]
+    speed = f", {last['step'] / last['seconds']:.0f} steps per second" if last["seconds"] else ""
+    return (
+        True,
+        f"{file.stem}: return {last['discounted_return']:.3f}, test accuracy {last['test_accuracy']:.3f}{speed}",
+    )
+
+
+def _log(file: Path) -> Path:
+    return file.with_suffix(".log")
+
+
+def _run_all(plans: Mapping[Path, Plan], jobs: int, report: Callable[[str], None]) -> list[str]:
+    """Carry out all, those whose process was killed last and one at a time; returns what failed."""
+    left, failed, kills = dict(plans), list[str](), Counter[Path]()
+    while left:
+        untouched = {file: plan for file, plan in left.items() if not kills[file]}
+        batch = untouched or dict(left)
+        for file, succeeded, line in _run_once(batch, jobs if untouched else 1):
+            del left[file]
+            failed += [] if succeeded else [line]
+            report(f"[{len(plans) - len(left)}/{len(plans)}] {line}")
+        broken = left.keys() & batch.keys()
+        kills.update([file for file in broken if _log(file).exists()] or broken)
+        for file in [file for file in left if kills[file] == ATTEMPTS]:
+            del left[file]
+            failed.append(f"{file.stem}: its process was killed {ATTEMPTS} times")
     return failed
 
 
-class Process:
-    """A run; what it prints goes to a file beside its result, which stays only if the run fails.
-
-    Args:
-        result: where the result goes.
-        plan: what to run.
-    """
-
-    def __init__(self, result: Path, plan: Plan) -> None:
-        self.plan, self.result, self.log = plan, result, result.with_suffix(".log")
-        result.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **SINGLE_THREADED}
-        with self.log.open("w", encoding="utf-8") as output:
-            self.popen = subprocess.Popen(self.command(), env=environment, stdout=output, stderr=output)
-
-    def command(self) -> list[str]:
-        """What it executes."""
-        plan = json.dumps(asdict(self.plan))
-        return [sys.executable, "-m", "esper_agent.comparison.run", plan, str(self.result)]
-
-    def ended(self) -> bool:
-        """Whether it is over."""
-        return self.popen.poll() is not None
-
-    def succeeded(self) -> bool:
-        """Whether it ended well."""
-        return self.popen.returncode == 0
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.popen.kill()
-        self.popen.wait()
-        self.log.unlink()
-
-    def outcome(self) -> str:
-        """A line about how it ended."""
-        name = self.result.stem
-        if not self.succeeded():
-            said = self.log.read_text(encoding="utf-8").splitlines() or [f"exit code {self.popen.returncode}"]
-            return f"{name}: {said[-1]} (see {self.log})"
-        self.log.unlink()
-        last = json.loads(self.result.read_text(encoding="utf-8"))["curve"][-1]
-        speed = f", {last['step'] / last['seconds']:.0f} steps per second" if last["seconds"] else ""
-        return f"{name}: return {last['discounted_return']:.3f}, test accuracy {last['test_accuracy']:.3f}{speed}"
+def _run_once(plans: Mapping[Path, Plan], jobs: int) -> Iterator[tuple[Path, bool, str]]:
+    """Outcomes as they come; none of the runs that a killed process took with it."""
+    for file in plans:
+        _log(file).unlink(missing_ok=True)
+    executor = ProcessPoolExecutor(jobs, env=SINGLE_THREADED)
+    try:
+        futures = {executor.submit(finish, plan, file): file for file, plan in plans.items()}
+        for future in as_completed(futures):
+            if not isinstance(future.exception(), BrokenProcessPool):
+                yield futures[future], *future.result()
+    finally:
+        executor.shutdown(kill_workers=True)

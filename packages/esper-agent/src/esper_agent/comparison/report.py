@@ -8,18 +8,18 @@ from esper_env.files import replace_text
 
 from esper_agent.comparison.figure import draw
 from esper_agent.comparison.results import SCORES, Results, read_results
-from esper_agent.comparison.statistics import Estimate, difference, improvement, interquartile_mean, iqm
+from esper_agent.evaluation.statistics import Estimate, difference, improvement, interquartile_mean, iqm
 
 OURS, NEVER, ORACLE = "ours", "never", "oracle"
 BUDGETS = (0.25, 0.5, 0.75, 1.0)
 CLOCKS = {"step": "steps", "seconds": "wall-clock time", "cpu_seconds": "CPU time"}
 METHOD = """\
-Every run has a process and a thread of its own. An agent is evaluated by playing the same {episodes} held-out
+Every run has a process and a thread to itself. An agent is evaluated by playing the same {episodes} held-out
 instances with its most likely actions; the clock stands still meanwhile. Return is discounted with the environment's
 gamma: that is what agents maximise, and shaping drops out of it. Test accuracy is that of the committed network on the
 split that no step reads. The trained agent is the unit of replication: intervals are 95 % over seeds, for the instances
-played. Interquartile means and probabilities of improvement come with rliable's stratified bootstrap, differences
-(seed by seed, on the same instances) with Student's interval. A control learns nothing and plays once."""
+played. Interquartile means and probabilities of improvement come with a stratified bootstrap, as in rliable,
+differences (seed by seed, on the same instances) with Student's interval. A baseline learns nothing and plays once."""
 HOW_TO_READ_BUDGETS = """\
 Difference in return when both have used this share of a budget: of the steps, or of the seconds that the faster of the
 two took for all its steps. `ahead` and `behind` are said where the interval excludes 0, `open` where it does not."""
@@ -66,25 +66,22 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _final_table(results: Results) -> tuple[list[str], list[list[str]]]:
-    header = ["agent", "seeds", *(f"{name} (IQM)" for name in SCORES.values()), "added parameters"]
     with_shares = {NEVER, ORACLE} <= set(results.runs)
-    header += [f"share of the oracle's gain in {name}" for name in SCORES.values() if with_shares]
-    rows = [_final_row(results, agent, with_shares) for agent in results.runs]
-    return [*header, "steps", "steps per second", "steps per CPU-second", "minutes of training"], rows
+    shares = [f"share of the oracle's gain in {name}" for name in SCORES.values() if with_shares]
+    header = ["agent", "seeds", *(f"{name} (IQM)" for name in SCORES.values()), "added parameters", *shares]
+    speeds = ["steps", "steps per second", "steps per CPU-second", "minutes of training"]
+    return [*header, *speeds], [_final_row(results, agent, with_shares) for agent in results.runs]
 
 
 def _final_row(results: Results, agent: str, with_shares: bool) -> list[str]:
-    learns = agent in results.learners
-    estimates = [iqm(results.scores(agent, measure)) for measure in SCORES]
-    row = [agent, str(len(results.runs[agent])) if learns else "-", *map(str, estimates)]
-    row.append(f"{results.scores(agent, 'added_parameters').mean():.0%}")
-    if with_shares:
-        row += [f"{oracle_share(results, agent, measure):.0%}" for measure in SCORES]
-    if not learns:
-        return [*row, "-", "-", "-", "-"]
-    minutes = results.end(agent, "seconds") / 60
+    scores = [str(iqm(results.scores(agent, measure))) for measure in SCORES]
+    added = f"{results.scores(agent, 'added_parameters').mean():.0%}"
+    shares = [f"{oracle_share(results, agent, measure):.0%}" for measure in SCORES if with_shares]
+    if agent not in results.learners:
+        return [agent, "-", *scores, added, *shares, "-", "-", "-", "-"]
     speeds = [f"{results.speed(agent, clock):.0f}" for clock in ("seconds", "cpu_seconds")]
-    return [*row, f"{results.end(agent, 'step'):,.0f}", *speeds, f"{minutes:.1f}"]
+    steps, minutes = f"{results.end(agent, 'step'):,.0f}", f"{results.end(agent, 'seconds') / 60:.1f}"
+    return [agent, str(len(results.runs[agent])), *scores, added, *shares, steps, *speeds, minutes]
 
 
 def oracle_share(results: Results, agent: str, measure: str) -> float:
@@ -119,7 +116,7 @@ def _difference_row(results: Results, other: str) -> list[str]:
 
 
 def _axes(results: Results, other: str) -> list[str]:
-    """A control takes no steps: its one score stands against ours over our steps and seconds alike."""
+    """A baseline takes no steps: its one score stands against ours over our steps and seconds alike."""
     return list(CLOCKS) if other in results.learners else ["step"]
 
 

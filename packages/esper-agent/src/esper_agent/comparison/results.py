@@ -48,7 +48,7 @@ class Results:
         return np.array([np.interp(grid, *_points(run, axis, measure)) for run in self.runs[agent]])
 
     def pairs(self, agent: str, other: str) -> tuple[list[int], list[int]]:
-        """Which runs of two agents stand against each other: those of one seed; a control meets every seed."""
+        """Which runs of two agents stand against each other: those of one seed; a baseline meets every seed."""
         seeds = [[run["plan"]["seed"] for run in self.runs[name]] for name in (agent, other)]
         if other not in self.learners:
             return list(range(len(seeds[0]))), [0] * len(seeds[0])
@@ -85,5 +85,5 @@ def read_results(directory: Path) -> Results:
 
 
 def _rank(run: Run) -> int:
-    """Our agent first, the other learners next, controls last."""
+    """Our agent first, the other learners next, baselines last."""
     return 0 if run["plan"]["agent"] == "ours" else 1 if run["plan"]["steps"] else 2

@@ -7,11 +7,11 @@ from pathlib import Path
 import gymnasium
 from esper_env.tasks.data import DataError
 
-from esper_agent.baselines.paired import make_test_env
-from esper_agent.baselines.recipes import RECIPES
-from esper_agent.comparison.contestants import check_names, control
+from esper_agent.baselines.agents import AGENTS
+from esper_agent.comparison.participants import check_names, tuned_baseline
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
+from esper_agent.evaluation.paired import make_test_env
 from esper_agent.runs.directory import RunError
 
 
@@ -21,9 +21,9 @@ class Study:
 
     Attributes:
         env_id: the environment.
-        agents: names from `contestants.NAMES`.
-        steps: environment steps that every learning agent may take; whole rollouts that fit in are trained.
-        seeds: how often each learning agent is trained; a scripted control plays once.
+        agents: names from `participants.NAMES`, of agents and of baselines.
+        steps: environment steps that every agent may take; whole rollouts that fit in are trained.
+        seeds: how often each agent is trained; a baseline plays once.
         rows: environments side by side while training, the same for all.
         episodes: held-out instances that each evaluation plays, the same for all.
         evaluations: how often, beside the one before training.
@@ -49,11 +49,11 @@ class Study:
             self._plan(agent, seed)
             for seed in range(self.seeds)
             for agent in self.agents
-            if agent in RECIPES or seed == 0
+            if agent in AGENTS or seed == 0
         ]
 
     def _plan(self, agent: str, seed: int) -> Plan:
-        settings = RECIPES[agent].settings(self.env_id) if agent in RECIPES else {}
+        settings = AGENTS[agent].settings(self.env_id) if agent in AGENTS else {}
         rollout = self.rows * settings["n_steps"] if settings else 1
         steps = self.steps // rollout * rollout if settings else 0
         if settings and not steps:
@@ -79,12 +79,12 @@ def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], 
 
 
 def _check_env(study: Study) -> None:
-    """Check that the environment, whose data may be missing, and the controls in it can be made."""
+    """Check that the environment, whose data may be missing, and the baselines in it can be made."""
     try:
         env = make_test_env(study.env_id, 1)
     except (ValueError, TypeError, RuntimeError, OSError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot compare agents in {study.env_id}: {error}") from error
     for name in study.agents:
-        if name not in RECIPES:
-            control(name, study.env_id, env)
+        if name not in AGENTS:
+            tuned_baseline(name, study.env_id, env)
     env.close()

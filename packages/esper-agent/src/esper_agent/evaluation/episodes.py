@@ -1,177 +1,153 @@
-"""Evaluation over whole episodes that keeps the recurrent state and the masks, and the callback for it."""
+"""The episode loop: anything with SB3's `predict` plays whole episodes, with its recurrent state and its masks kept."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
-from stable_baselines3.common.callbacks import BaseCallback, EventCallback
-from torch import Tensor
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
 
-from esper_agent.algorithm.acting import act
-from esper_agent.algorithm.environments import AnyEnv, TensorEnv, make_vector_env
+from esper_agent.algorithm.environments import resolve_gamma
 
-if TYPE_CHECKING:
-    from esper_agent.ppo import FactoredRecurrentPPO
-
-Episodes = tuple[list[float], list[int]]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Env = VectorEnv[Any, Any, Any]
 
 
-@overload
-def evaluate_policy(
-    model: "FactoredRecurrentPPO",
-    env: str | AnyEnv,
-    n_eval_episodes: int = ...,
-    deterministic: bool = ...,
-    *,
-    return_episode_rewards: Literal[True],
-    seed: int | None = ...,
-) -> Episodes: ...
+class Policy(Protocol):
+    """Anything with SB3's `predict`; where it takes `action_masks`, it is given the environment's infos."""
+
+    @property
+    def predict(self) -> Any:
+        """From observation, state, episode_start and deterministic to actions and the new state."""
 
 
-@overload
-def evaluate_policy(
-    model: "FactoredRecurrentPPO",
-    env: str | AnyEnv,
-    n_eval_episodes: int = ...,
-    deterministic: bool = ...,
-    *,
-    return_episode_rewards: Literal[False] = ...,
-    seed: int | None = ...,
-) -> tuple[float, float]: ...
+class Watcher(Protocol):
+    """Something that looks on while episodes are played."""
+
+    def begin(self, infos: Mapping[str, Any]) -> None:
+        """All rows have just been reset."""
+
+    def step(self, actions: Any, infos: Mapping[str, Any], playing: Flags, ended: Flags) -> None:
+        """A step was taken: which rows it counts for, and which episodes it ended; no row is reset yet."""
 
 
-def evaluate_policy(
-    model: "FactoredRecurrentPPO",
-    env: str | AnyEnv,
-    n_eval_episodes: int = 10,
-    deterministic: bool = True,
-    *,
-    return_episode_rewards: bool = False,
-    seed: int | None = None,
-) -> Episodes | tuple[float, float]:
-    """Play whole episodes.
+@dataclass(frozen=True)
+class Episodes:
+    """Whole episodes, row by row and in each row in their order, [episodes] each."""
 
-    Every environment contributes its share of the episodes, decided beforehand, so that short episodes are not
-    over-represented.
-
-    Args:
-        model: the agent.
-        env: where to play: an id, an environment or a vector environment. It is reset.
-        n_eval_episodes: how many episodes.
-        deterministic: take the most likely actions instead of drawing them.
-        return_episode_rewards: return every episode's return and length instead of mean and standard deviation.
-        seed: seed of the environment and of the draws; None draws one.
-    """
-    vector_env = make_vector_env(env, min(n_eval_episodes, 16))
-    tensor_env = TensorEnv(vector_env, model.device, seed, check_masks=model.config.check_masks)
-    returns, lengths = play_episodes(model, tensor_env, n_eval_episodes, deterministic, seed)
-    if return_episode_rewards:
-        return returns, lengths
-    return float(np.mean(returns)), float(np.std(returns))
+    episode_return: Floats  # the plain sum of the rewards, as SB3 logs it
+    discounted_return: Floats  # with the environment's gamma, or the agent's default where it has none
+    length: Ints
+    infos: dict[str, NDArray[Any]]  # the numbers of the last info
 
 
 def play_episodes(
-    model: "FactoredRecurrentPPO", env: TensorEnv, episodes: int, deterministic: bool, seed: int | None
+    policy: Policy,
+    env: Env,
+    episodes: int | None = None,
+    seed: int | Sequence[int] | None = None,
+    deterministic: bool = True,
+    watchers: Sequence[Watcher] = (),
 ) -> Episodes:
-    """Returns and lengths of whole episodes, in the order in which they ended."""
-    generator = None if deterministic else torch.Generator(model.device)
-    if generator is not None:
-        generator.seed() if seed is None else generator.manual_seed(seed)
-    quota = np.array([(episodes + row) // env.num_envs for row in range(env.num_envs)])
-    observations, masks, state = env.first_observations, env.first_masks, model.policy.initial_state(env.num_envs)
-    starts = torch.ones(env.num_envs, dtype=torch.bool, device=model.device)
-    resetting = torch.zeros_like(starts)
-    total, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)
-    returns: list[float] = []
-    lengths: list[int] = []
-    while quota.sum():
-        chosen = act(model.policy, model.config.precision, observations, state, starts, masks, generator)
-        after = env.step(chosen.actions)
-        total += after.rewards.double().cpu().numpy()
-        steps += _host(~resetting)
-        done = after.terminated | after.truncated
-        for row in np.flatnonzero(_host(done)):
-            if quota[row]:
-                quota[row] -= 1
-                returns.append(float(total[row]))
-                lengths.append(int(steps[row]))
-            total[row], steps[row] = 0.0, 0
-        observations, masks, state = after.observations, after.masks, chosen.state
-        starts, resetting = (resetting, done) if env.resets_next_step else (done, resetting)
-    return returns, lengths
+    """Play whole episodes.
 
-
-def _host(flags: Tensor) -> Any:
-    return flags.cpu().numpy()
-
-
-class EvalCallback(EventCallback):
-    """Evaluates every `eval_freq` steps of the vector environment, logs under `eval/`, keeps the best agent.
+    Every row contributes its share of the episodes, decided beforehand, so that short episodes are not
+    over-represented.
 
     Args:
-        eval_env: where to play; not the training environment.
-        callback_on_new_best: called when the mean return is the best so far, e.g. StopTrainingOnRewardThreshold.
-        callback_after_eval: called after every evaluation.
-        n_eval_episodes: episodes per evaluation.
-        eval_freq: calls of `step` between two evaluations.
-        best_model_save_path: directory for `best_model.ckpt`; None keeps none.
-        deterministic: take the most likely actions.
-        seed: seed of every evaluation, so that they compare; None draws one each time.
-        verbose: 1 prints the result.
+        policy: who plays.
+        env: where, in any autoreset mode; it is reset.
+        episodes: how many; one in every row unless given.
+        seed: of the environment, one per row or row i has the seed `seed + i`; also of the draws.
+        deterministic: take the most likely actions instead of drawing them.
+        watchers: look on; they need an environment that does not reset rows by itself.
     """
+    with own_draws(policy, seed[0] if isinstance(seed, Sequence) else seed):
+        return _Play(policy, env, deterministic, watchers).run(env.num_envs if episodes is None else episodes, seed)
 
-    def __init__(
-        self,
-        eval_env: str | AnyEnv,
-        callback_on_new_best: BaseCallback | None = None,
-        callback_after_eval: BaseCallback | None = None,
-        n_eval_episodes: int = 10,
-        eval_freq: int = 10_000,
-        best_model_save_path: str | Path | None = None,
-        deterministic: bool = True,
-        seed: int | None = 0,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(callback_after_eval, verbose)
-        self.callback_on_new_best = callback_on_new_best
-        if callback_on_new_best is not None:
-            callback_on_new_best.parent = self
-        self.eval_env: VectorEnv[Any, Any, Any] = make_vector_env(eval_env, n_eval_episodes)
-        self.n_eval_episodes, self.eval_freq = n_eval_episodes, eval_freq
-        self.best_model_save_path, self.deterministic, self.seed = best_model_save_path, deterministic, seed
-        self.best_mean_reward = -np.inf
-        self.last_mean_reward = -np.inf
 
-    def _init_callback(self) -> None:
-        if self.callback_on_new_best is not None:
-            self.callback_on_new_best.init_callback(self.model)
+@contextmanager
+def own_draws(policy: Policy, seed: int | None) -> Iterator[None]:
+    """Draw actions from a fresh seed, and put the generators back: evaluation leaves training alone."""
+    generators: list[torch.Generator | None] = [torch.default_generator, getattr(policy, "action_generator", None)]
+    states = [(generator, generator.get_state()) for generator in generators if generator is not None]
+    for generator, _ in states:
+        generator.seed() if seed is None else generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
-    def _on_step(self) -> bool:
-        if self.n_calls % self.eval_freq:
-            return True
-        self._evaluate()
-        proceed = True
-        if self.last_mean_reward > self.best_mean_reward:
-            self.best_mean_reward = self.last_mean_reward
-            if self.best_model_save_path is not None:
-                self.model.save(Path(self.best_model_save_path) / "best_model.ckpt")
-            if self.callback_on_new_best is not None:
-                proceed = self.callback_on_new_best.on_step()
-        return self._on_event() and proceed
 
-    def _evaluate(self) -> None:
-        returns, lengths = evaluate_policy(
-            cast("FactoredRecurrentPPO", self.model),
-            self.eval_env,
-            self.n_eval_episodes,
-            self.deterministic,
-            return_episode_rewards=True,
-            seed=self.seed,
-        )
-        self.last_mean_reward = float(np.mean(returns))
-        self.logger.record("eval/mean_reward", self.last_mean_reward)
-        self.logger.record("eval/mean_ep_length", float(np.mean(lengths)))
-        if self.verbose:
-            print(f"{self.num_timesteps} steps: return {self.last_mean_reward:.2f} ± {np.std(returns):.2f}", flush=True)
+class _Play:
+    """The state of the loop."""
+
+    def __init__(self, policy: Policy, env: Env, deterministic: bool, watchers: Sequence[Watcher]) -> None:
+        self.policy, self.env, self.deterministic, self.watchers = policy, env, deterministic, watchers
+        self.masked = "action_masks" in inspect.signature(policy.predict).parameters
+        self.mode, self.gamma = env.metadata.get("autoreset_mode"), resolve_gamma(env, None)
+        self.total, self.discounted = np.zeros(env.num_envs), np.zeros(env.num_envs)
+        self.length = np.zeros(env.num_envs, dtype=np.int64)
+        self.ended: list[tuple[int, float, float, int, dict[str, Any]]] = []
+
+    def run(self, episodes: int, seed: int | Sequence[int] | None) -> Episodes:
+        rows = self.env.num_envs
+        left = np.array([(episodes + row) // rows for row in range(rows)])
+        observation, infos = self.env.reset(seed=seed)  # type: ignore[arg-type]  # Gymnasium's hint is a list
+        for watcher in self.watchers:
+            watcher.begin(infos)
+        state, start, resetting = None, np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+        while left.any():
+            actions, state = self._predict(observation, state, start, infos)
+            observation, reward, terminated, truncated, infos = self.env.step(actions)
+            playing, done = (left > 0) & ~resetting, _array(terminated) | _array(truncated)
+            self._count(_array(reward), playing)
+            for watcher in self.watchers:
+                watcher.step(actions, infos, playing, done & playing)
+            self._conclude(done & playing, infos)
+            left -= done & playing
+            if self.mode == AutoresetMode.DISABLED and done.any() and left.any():
+                observation, infos = self.env.reset(options={"reset_mask": done})
+            start, resetting = (resetting, done) if self.mode == AutoresetMode.NEXT_STEP else (done, resetting)
+        return self._episodes()
+
+    def _predict(self, observation: Any, state: Any, start: Flags, infos: dict[str, Any]) -> tuple[Any, Any]:
+        masks = {"action_masks": infos} if self.masked and "action_mask" in infos else {}
+        actions, state = self.policy.predict(observation, state, start, self.deterministic, **masks)
+        return actions, state
+
+    def _count(self, reward: Floats, playing: Flags) -> None:
+        self.total += np.where(playing, reward, 0.0)
+        self.discounted += np.where(playing, reward * self.gamma**self.length, 0.0)
+        self.length += playing
+
+    def _conclude(self, ended: Flags, infos: dict[str, Any]) -> None:
+        last = numbers(infos.get("final_info", infos), len(ended)) if ended.any() else {}
+        for row in np.flatnonzero(ended):
+            told = {name: column[row] for name, column in last.items()}
+            self.ended.append((int(row), self.total[row], self.discounted[row], self.length[row], told))
+        for tally in (self.total, self.discounted, self.length):
+            tally[ended] = 0
+
+    def _episodes(self) -> Episodes:
+        _, total, discounted, length, infos = zip(*sorted(self.ended, key=lambda one: one[0]), strict=True)
+        columns = {name: np.array([told[name] for told in infos]) for name in infos[0]}
+        return Episodes(np.array(total), np.array(discounted), np.array(length), columns)
+
+
+def numbers(infos: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
+    """The infos with one number per row, without the flags of their presence."""
+    named = {key: value for key, value in infos.items() if not key.startswith(("_", "final_"))}
+    arrays = {key: _array(value) for key, value in named.items() if not isinstance(value, Mapping)}
+    return {key: value for key, value in arrays.items() if value.shape == (rows,) and value.dtype != object}
+
+
+def _array(values: Any) -> NDArray[Any]:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

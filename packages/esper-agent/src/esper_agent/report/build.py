@@ -6,17 +6,11 @@ from pathlib import Path
 from esper_env.files import replace_text
 
 from esper_agent.report.chart import Note
-from esper_agent.report.contest import Contest, contest_charts, contest_rows, hold_contest
 from esper_agent.report.episode_chart import STAGE_LEGEND, episode_chart
+from esper_agent.report.held_out import HeldOut, held_out_charts, held_out_rows, play_held_out
 from esper_agent.report.history import History, read_histories
 from esper_agent.report.page import Section, Table, plotly_script, render
-from esper_agent.report.training_charts import (
-    RETURN_KEY,
-    entropy_chart,
-    operations_chart,
-    return_chart,
-    update_chart,
-)
+from esper_agent.report.training_charts import RETURN_KEY, entropy_chart, operations_chart, return_chart, update_chart
 from esper_agent.runs.directory import STEP_KEY, RunDirectory, RunError
 from esper_agent.runs.profiling import phase_rows
 
@@ -26,7 +20,7 @@ EPISODES = (
     "alone) with a dot where something was done; the terms of the reward, and their sum so far as a line; what each "
     "slot's seed adds to the metric, or would add while it trains."
 )
-CONTEST_HEADER = ("", "test accuracy", "gain over never growing", "added parameters", "return")
+HELD_OUT_HEADER = ("", "test accuracy", "gain over never growing", "added parameters", "return")
 Facts = list[tuple[str, str]]
 
 
@@ -36,7 +30,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
     Args:
         runs: the run directories.
         path: the file to write.
-        episodes: held-out episodes that the agents and the controls play.
+        episodes: held-out episodes that the agents and the baselines play.
         seed: seed of the first of them.
 
     Returns:
@@ -46,10 +40,10 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
         RunError: when a run cannot be read, plotly is not installed, or the page cannot be written.
     """
     script, histories = plotly_script(), read_histories(runs)
-    contest = hold_contest(histories, episodes, seed)
-    sections = [training_section(histories, contest), *contest_sections(contest)]
+    played = play_held_out(histories, episodes, seed)
+    sections = [training_section(histories, played), *held_out_sections(played)]
     title = f"{histories[0].config.env_id}: {', '.join(history.name for history in histories)}"
-    page = render(title, facts(histories, contest), sections, script)
+    page = render(title, facts(histories, played), sections, script)
     try:
         replace_text(path, page)
     except OSError as error:
@@ -57,7 +51,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
     return [block.text for section in sections for block in section.blocks if isinstance(block, Note)]
 
 
-def facts(histories: Sequence[History], contest: Contest | Note) -> Facts:
+def facts(histories: Sequence[History], played: HeldOut | Note) -> Facts:
     """What matters most, first."""
     first = histories[0]
     returns = first.curve(RETURN_KEY)[1]
@@ -65,8 +59,8 @@ def facts(histories: Sequence[History], contest: Contest | Note) -> Facts:
         ("environment steps", f"{first.rows[-1][STEP_KEY]:,}"),
         ("return, last episodes", f"{returns[-1]:.3f}" if len(returns) else "none yet"),
     ]
-    if isinstance(contest, Contest):
-        agent = contest.first
+    if isinstance(played, HeldOut):
+        agent = played.first
         known += [
             ("test accuracy", f"{agent.test_accuracy.mean():.1%}"),
             ("return, held-out", f"{agent.episode_return.mean():.3f}"),
@@ -75,13 +69,13 @@ def facts(histories: Sequence[History], contest: Contest | Note) -> Facts:
     return [*known, ("environments", str(first.config.n_envs)), ("steps per second", f"{first.rows[-1]['time/fps']:,}")]
 
 
-def training_section(histories: Sequence[History], contest: Contest | Note) -> Section:
+def training_section(histories: Sequence[History], played: HeldOut | Note) -> Section:
     """How the training went."""
-    known = contest.controls if isinstance(contest, Contest) else {}
-    controls = {name: float(result.episode_return.mean()) for name, result in known.items()}
+    known = played.baselines if isinstance(played, HeldOut) else {}
+    baselines = {name: float(result.episode_return.mean()) for name, result in known.items()}
     blocks = [
-        return_chart(histories, controls),
-        operations_chart(histories, esper=isinstance(contest, Contest)),
+        return_chart(histories, baselines),
+        operations_chart(histories, esper=isinstance(played, HeldOut)),
         entropy_chart(histories),
         update_chart(histories),
     ]
@@ -94,20 +88,20 @@ def _phase_table(history: History) -> Table:
     return Table(("phase", "share", "per environment step"), phase_rows(history.run.profile_directory), about)
 
 
-def contest_sections(contest: Contest | Note) -> list[Section]:
-    """How the agent did beside the controls, and the course of its first episodes."""
-    if isinstance(contest, Note):
-        return [Section("Held-out episodes", "", [contest])]
-    table = Table(CONTEST_HEADER, contest_rows(contest), "Means with 95 % bootstrap intervals over instances.")
-    courses = [episode_chart(course, _outcome(contest, place)) for place, course in enumerate(contest.courses)]
+def held_out_sections(played: HeldOut | Note) -> list[Section]:
+    """How the agent did beside the baselines, and the course of its first episodes."""
+    if isinstance(played, Note):
+        return [Section("Held-out episodes", "", [played])]
+    table = Table(HELD_OUT_HEADER, held_out_rows(played), "Means with 95 % bootstrap intervals over instances.")
+    courses = [episode_chart(course, _outcome(played, place)) for place, course in enumerate(played.courses)]
     return [
-        Section("Held-out comparison", "", [table, *contest_charts(contest)]),
+        Section("Held-out comparison", "", [table, *held_out_charts(played)]),
         Section("Held-out episodes", EPISODES, courses, STAGE_LEGEND),
     ]
 
 
-def _outcome(contest: Contest, place: int) -> str:
-    course, agent = contest.courses[place], contest.first
+def _outcome(played: HeldOut, place: int) -> str:
+    course, agent = played.courses[place], played.first
     return (
         f"Metric {course.metric[0]:.0%} to {course.metric[-1]:.0%}; test accuracy {agent.test_accuracy[place]:.0%}, "
         f"{agent.added_parameters[place]:.0%} parameters added, return {agent.episode_return[place]:.3f}."

@@ -9,19 +9,8 @@ from esper_env.rendering.ansi import EMPTY_STAGES
 from esper_env.rendering.rgb import FAINT, INK, METRIC, OP_COLORS, PAPER, STAGE_COLORS, WARNING
 from numpy.typing import NDArray
 
-from esper_agent.report.chart import (
-    DASHES,
-    GRID,
-    PALETTE,
-    Chart,
-    Trace,
-    axis,
-    line,
-    numbers,
-    panel,
-    tinted,
-)
-from esper_agent.report.episodes import Episode
+from esper_agent.evaluation.recording import Course
+from esper_agent.report.chart import DASHES, GRID, PALETTE, Chart, Trace, axis, line, numbers, panel, tinted
 
 LANE_HEIGHT, PANEL_HEIGHT, GAP = 54, 118, 34  # pixels
 TERM_COLORS = ("#334155", "#db2777", "#0284c7", "#a16207", "#65a30d", "#7e22ce", "#b91c1c", "#0d9488")
@@ -33,7 +22,7 @@ STAGE_LEGEND = tuple(
 )
 
 
-def episode_chart(episode: Episode, outcome: str) -> Chart:
+def episode_chart(episode: Course, outcome: str) -> Chart:
     """Everything that happened in an episode, over its steps.
 
     Args:
@@ -69,20 +58,20 @@ def _tops(heights: list[int]) -> tuple[list[float], float]:
     return [1 - pixels / total for pixels in above], total
 
 
-def _lane_ticks(episode: Episode) -> dict[str, Any]:
+def _lane_ticks(episode: Course) -> dict[str, Any]:
     names = []
     for slot in range(episode.slots):
         alive, units = episode.live_units[slot], episode.units[slot]
-        narrowed = f"<br><span style='color:{WARNING}'>{alive}/{units} alive</span>" if alive < units else ""
-        names.append(f"slot {slot}{narrowed}")
+        lesioned = f"<br><span style='color:{WARNING}'>{alive}/{units} alive</span>" if alive < units else ""
+        names.append(f"slot {slot}{lesioned}")
     return {"tickvals": [_floor(episode, slot) + BAR / 2 for slot in range(episode.slots)], "ticktext": names}
 
 
-def _floor(episode: Episode, slot: int) -> float:
+def _floor(episode: Course, slot: int) -> float:
     return float(episode.slots - 1 - slot)  # slot 0 on top
 
 
-def _lanes(episode: Episode) -> Iterator[Trace]:
+def _lanes(episode: Course) -> Iterator[Trace]:
     """A floor for every slot; for each stage a pale band where a slot is in it, and within it alpha as height."""
     floor = {"color": GRID, "width": 1}
     for slot in range(episode.slots):
@@ -116,7 +105,7 @@ def _places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
     return places
 
 
-def _describe(episode: Episode, moment: int, slot: int) -> str:
+def _describe(episode: Course, moment: int, slot: int) -> str:
     stage = Stage(int(episode.stage[moment, slot]))
     place = f"step {moment}, slot {slot}: {stage.name}"
     if stage in EMPTY_STAGES:
@@ -127,7 +116,7 @@ def _describe(episode: Episode, moment: int, slot: int) -> str:
     return f"{place}<br>{seed}, {blend}, α {alpha:.2f}<br>{gain}"
 
 
-def _labels(episode: Episode) -> Iterator[dict[str, Any]]:
+def _labels(episode: Course) -> Iterator[dict[str, Any]]:
     """The blueprint's name above the place where its seed was planted, unless another one is in the way."""
     planted = ~np.isin(episode.stage, EMPTY_STAGES)
     free_from = dict.fromkeys(range(episode.slots), 0.0)
@@ -140,7 +129,7 @@ def _labels(episode: Episode) -> Iterator[dict[str, Any]]:
             yield place | {"text": name, "showarrow": False, "font": {"size": 12, "color": INK}}
 
 
-def _metric(episode: Episode) -> Iterator[Trace]:
+def _metric(episode: Course) -> Iterator[Trace]:
     """The network's metric, that of its committed part, and a marker where something was done."""
     steps = range(episode.steps + 1)
     dotted = {"color": FAINT, "width": 1.5, "dash": "dot"}
@@ -154,7 +143,7 @@ def _metric(episode: Episode) -> Iterator[Trace]:
     yield _markers(fallen, episode, [WARNING] * len(fallen), ["rolled back"] * len(fallen), "x")
 
 
-def _markers(moments: list[int], episode: Episode, colors: list[str], names: list[str], symbol: str) -> Trace:
+def _markers(moments: list[int], episode: Course, colors: list[str], names: list[str], symbol: str) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -167,7 +156,7 @@ def _markers(moments: list[int], episode: Episode, colors: list[str], names: lis
     }
 
 
-def _rewards(episode: Episode, colors: dict[str, str]) -> Iterator[Trace]:
+def _rewards(episode: Course, colors: dict[str, str]) -> Iterator[Trace]:
     """The terms of each step's reward on top of each other, and their running sum."""
     steps = list(range(1, episode.steps + 1))
     for name, color in colors.items():
@@ -184,7 +173,7 @@ def _rewards(episode: Episode, colors: dict[str, str]) -> Iterator[Trace]:
     yield line("return so far", steps, total, INK, yaxis="y3", line={"color": INK, "width": 1.5})
 
 
-def _contributions(episode: Episode) -> Iterator[Trace]:
+def _contributions(episode: Course) -> Iterator[Trace]:
     """What each slot's seed adds to the metric; for an incubating seed, what it would add."""
     gains = _gains(episode)
     for slot in range(episode.slots):
@@ -194,13 +183,13 @@ def _contributions(episode: Episode) -> Iterator[Trace]:
         yield line(f"slot {slot}", steps, gains[:, slot], "", yaxis="y4", line=style, hovertemplate=tooltip)
 
 
-def _gain_range(episode: Episode) -> list[float]:
+def _gain_range(episode: Course) -> list[float]:
     """Never so small that noise looks like an effect."""
     known = np.nan_to_num(_gains(episode))
     return [min(-0.03, 1.1 * float(known.min())), max(0.1, 1.1 * float(known.max()))]
 
 
-def _gains(episode: Episode) -> NDArray[np.float64]:
+def _gains(episode: Course) -> NDArray[np.float64]:
     """[moments, slots]; NaN where no seed is."""
     measured = np.where(episode.stage == Stage.TRAINING, episode.prospect, episode.contribution)
     return np.where(np.isin(episode.stage, EMPTY_STAGES), np.nan, measured)

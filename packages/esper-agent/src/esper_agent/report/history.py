@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from esper_agent.evaluation.episodes import Floats
 from esper_agent.runs.directory import STEP_KEY, RunConfig, RunDirectory, RunError
-
-Floats = NDArray[np.float64]
-DRAWS, ENDS, BOOTSTRAP_SEED = 2_000, (0.025, 0.975), 0
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,6 @@ class History:
         return list(dict.fromkeys(key for row in self.rows for key in row if key.startswith(prefix)))
 
 
-@dataclass(frozen=True)
-class Band:
-    """A metric over environment steps: the mean over runs, and a 95 % bootstrap interval of it."""
-
-    steps: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
 def read_histories(runs: Sequence[RunDirectory]) -> list[History]:
     """The histories of runs in the same environment.
 
@@ -65,19 +52,15 @@ def read_histories(runs: Sequence[RunDirectory]) -> list[History]:
     return histories
 
 
-def band(histories: Sequence[History], key: str) -> Band | None:
-    """A metric over all runs, at the steps of the first run that every run has reached; None where it is missing."""
-    curves = [history.curve(key) for history in histories]
-    if not all(len(steps) for steps, _ in curves):
+def curves(histories: Sequence[History], key: str) -> tuple[Floats, Floats] | None:
+    """A metric of all runs at the steps of the first run that every run has reached; None where it is missing.
+
+    Returns:
+        Steps [n] and values [runs, n].
+    """
+    recorded = [history.curve(key) for history in histories]
+    if not all(len(steps) for steps, _ in recorded):
         return None
-    begin, end = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
-    steps = curves[0][0][(curves[0][0] >= begin) & (curves[0][0] <= end)]
-    values = np.stack([np.interp(steps, *curve) for curve in curves])
-    return Band(steps, values.mean(axis=0), *mean_interval(values))
-
-
-def mean_interval(values: Floats) -> Floats:
-    """The ends of the 95 % bootstrap interval of the mean over the first axis, [2, ...]."""
-    chosen = np.random.default_rng(BOOTSTRAP_SEED).integers(len(values), size=(DRAWS, len(values)))
-    ends: Floats = np.quantile(values[chosen].mean(axis=1), ENDS, axis=0)
-    return ends
+    begin, end = max(steps[0] for steps, _ in recorded), min(steps[-1] for steps, _ in recorded)
+    steps = recorded[0][0][(recorded[0][0] >= begin) & (recorded[0][0] <= end)]
+    return steps, np.stack([np.interp(steps, *curve) for curve in recorded])

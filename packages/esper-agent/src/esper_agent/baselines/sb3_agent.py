@@ -1,4 +1,4 @@
-"""An SB3 algorithm as a student of an Esper environment: it trains, and answers in the environment's own actions."""
+"""An SB3 algorithm as an agent in an Esper environment: it trains, and answers in the environment's own actions."""
 
 import importlib
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Algorithm:
         return _load(self.algorithm), _load(self.policy) if ":" in self.policy else self.policy
 
 
-class SB3Student:
+class SB3Agent:
     """An SB3 algorithm in `rows` rows of an environment.
 
     Args:
@@ -53,14 +53,14 @@ class SB3Student:
         rows: how many rows train side by side.
         seed: seed of everything random.
         settings: arguments of the algorithm, with `n_minibatches` in place of a batch size, `normalize` for running
-            moments of observations and rewards, `decay` for a learning rate that falls to 0 over the training, and
-            `idle_bias` for the first logit of waiting over other actions. The environment owns `gamma`: another value
-            is refused.
+            moments of observations and rewards, `decay` for a learning rate that is annealed to 0 over the training,
+            and `idle_bias` for the first logit of waiting over other actions. The environment owns `gamma`: another
+            value is refused.
     """
 
     def __init__(self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings) -> None:
         algorithm_class, policy = algorithm.load()
-        arguments = scheduled(settings)
+        arguments = annealed(settings)
         raw = EsperVecEnv(env_id, rows, algorithm.actions)
         gamma = resolve_gamma(raw.env, arguments.pop("gamma", None))
         self.env: VecEnv = VecMonitor(raw)
@@ -102,8 +102,8 @@ class SB3Student:
         return self.actions.decode(action), state
 
 
-def scheduled(settings: Settings) -> dict[str, Any]:
-    """Settings for an algorithm: with `decay`, the learning rate falls linearly to 0 over the training."""
+def annealed(settings: Settings) -> dict[str, Any]:
+    """Settings for an algorithm: with `decay`, the learning rate is annealed linearly to 0 over the training."""
     arguments = dict(settings)
     if arguments.pop("decay"):
         arguments["learning_rate"] = LinearSchedule(arguments["learning_rate"], 0.0, 1.0)

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import Env, committed, oracle_table, planting, quick_env, stages, watched
-from esper_agent.baselines.oracle import Oracle, kinds_of_lesion, lesion_kind, lesions, narrowed_first
-from esper_agent.baselines.scripted import FixedSchedule, plain, plantings_of
+from baseline_tools import Env, committed, oracle_table, planting, quick_env, stages, watched
+from esper_agent.baselines.oracle import Oracle, lesion_kind, lesion_kinds, lesioned_first, lesions
+from esper_agent.baselines.schedules import FixedSchedule, plain, plantings_of
 from esper_env import HEADS, Op, Stage
 
 ROWS = 6
@@ -102,15 +102,15 @@ def test_schedules_survive_plain_data() -> None:
 
 
 def test_kinds_of_lesion_name_every_lesion() -> None:
-    narrowed = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1]], dtype=np.bool_)
-    kinds = kinds_of_lesion(3)
-    assert [kinds[number] for number in lesion_kind(narrowed)] == ["none", "slot 0", "slot 2", "two", "two"]
-    np.testing.assert_array_equal(narrowed_first(narrowed), [[0, 1, 2], [0, 1, 2], [2, 0, 1], [0, 2, 1], [1, 2, 0]])
+    lesioned = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1]], dtype=np.bool_)
+    kinds = lesion_kinds(3)
+    assert [kinds[number] for number in lesion_kind(lesioned)] == ["none", "slot 0", "slot 2", "two", "two"]
+    np.testing.assert_array_equal(lesioned_first(lesioned), [[0, 1, 2], [0, 1, 2], [2, 0, 1], [0, 2, 1], [1, 2, 0]])
 
 
 @pytest.mark.parametrize(("weights", "count"), [((1.0, 0.0, 0.0), 0), ((0.0, 1.0, 0.0), 1), ((0.0, 0.0, 1.0), 2)])
 @pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
-def test_the_oracle_grows_beside_narrowed_blocks_only(env_id: str, weights: Any, count: int) -> None:
+def test_the_oracle_grows_beside_lesioned_blocks_only(env_id: str, weights: Any, count: int) -> None:
     env = quick_env(env_id, 3, horizon=10, lesion_weights=weights)
     watched(Oracle(env, oracle_table(env)), env)
     assert (lesions(env).sum(axis=1) == count).all()
@@ -121,14 +121,14 @@ def test_the_oracle_plays_the_schedule_of_each_rows_kind(env: Env) -> None:
     table = oracle_table(env, slot_1=(planting(1, 0, blueprint=4),), none=(planting(1, 2, blueprint=0),))
     many = quick_env("Esper-v0", 40, horizon=12)
     watched(Oracle(many, table), many)
-    narrowed, census = lesions(many), many.unwrapped.census  # type: ignore[attr-defined]
-    kinds = [kinds_of_lesion(3)[number] for number in lesion_kind(narrowed)]
-    assert set(kinds) == set(kinds_of_lesion(3))
+    lesioned, census = lesions(many), many.unwrapped.census  # type: ignore[attr-defined]
+    kinds = [lesion_kinds(3)[number] for number in lesion_kind(lesioned)]
+    assert set(kinds) == set(lesion_kinds(3))
     for row, kind in enumerate(kinds):
         planted = {
             slot: int(census.blueprint[row, slot]) for slot in np.flatnonzero(stages(many)[row] != Stage.DORMANT)
         }
-        places = [2] if kind == "none" else np.flatnonzero(narrowed[row]).tolist()
+        places = [2] if kind == "none" else np.flatnonzero(lesioned[row]).tolist()
         expected = {"none": [0], "slot 1": [4], "two": [1, 2]}.get(kind, [1])
         assert planted == dict(zip(places, expected, strict=True))
 

@@ -1,34 +1,31 @@
-"""Recipes of learning agents: how each is built, with which settings, and what a search for settings may vary.
+"""The agents that can be compared: how each is built, with which settings, and what a search for settings may vary.
 
-student = RECIPES["maskable_ppo"].build("Esper-v0", num_envs=64, seed=0)
-student.train(100_000)
-play(student, make_test_env("Esper-v0", 128), seed=10_000)
+agent = AGENTS["maskable_ppo"].build("Esper-v0", num_envs=64, seed=0)
+agent.train(100_000)
+play(agent, make_test_env("Esper-v0", 128), seed=10_000)
 """
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from esper_env import HEADS
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
 from esper_agent.algorithm.environments import make_vector_env
-from esper_agent.baselines.paired import Policy
-from esper_agent.baselines.sb3_student import Algorithm, SB3Student, Settings, scheduled
+from esper_agent.baselines.sb3_agent import Algorithm, SB3Agent, Settings, annealed
+from esper_agent.evaluation.episodes import Policy
 from esper_agent.ppo import FactoredRecurrentPPO
 
 TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
 SETTINGS_WHERE_UNTUNED = TUNED / "Esper-v0.json"
-SEARCH_SEED = 7
 
 
-class Student(Policy, Protocol):
+class Agent(Policy, Protocol):
     """Something that learns, and can be asked for actions at any time."""
 
     rollout: int  # environment steps of one rollout
@@ -37,11 +34,11 @@ class Student(Policy, Protocol):
         """Train for a number of environment steps; the last rollout is completed."""
 
 
-class OurStudent:
-    """Our agent; the arguments are those of `SB3Student`. With `decay` the weights of the entropies fall as well."""
+class OurAgent:
+    """Our agent; the arguments are those of `SB3Agent`. `decay` anneals the weights of the entropies as well."""
 
     def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
-        arguments = scheduled(settings)
+        arguments = annealed(settings)
         if settings["decay"]:
             weights = settings["ent_coef"].items()
             arguments["ent_coef"] = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in weights}
@@ -55,8 +52,8 @@ class OurStudent:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A learning agent.
+class AgentSpec:
+    """How an agent is made.
 
     Attributes:
         name: its name, also in the files of tuned settings.
@@ -64,11 +61,11 @@ class Recipe:
         defaults: a search starts with them; tuned settings take their place.
         search_space: the values that a search may give to a setting.
         algorithm: what it needs of SB3 or sb3-contrib; None for our own.
-        tuned_as: the recipe whose tuned settings it takes, if that is another one.
+        tuned_as: the agent whose tuned settings it takes, if that is another one.
     """
 
     name: str
-    make: Callable[[str, int, int, Settings], Student]
+    make: Callable[[str, int, int, Settings], Agent]
     defaults: Settings
     search_space: Mapping[str, tuple[Any, ...]]
     algorithm: Algorithm | None = None
@@ -91,18 +88,8 @@ class Recipe:
         chosen = tuned.get(self.tuned_as or self.name, {"settings": {}})
         return {**self.defaults, **chosen["settings"]}
 
-    def candidates(self, number: int) -> list[dict[str, Any]]:
-        """Settings to try: the defaults, then distinct draws from the search space, the same in every call."""
-        generator = np.random.default_rng([SEARCH_SEED, zlib.crc32(self.name.encode())])
-        found = [dict(self.defaults)]
-        while len(found) < number:
-            drawn = {name: values[generator.integers(len(values))] for name, values in self.search_space.items()}
-            settings = {**self.defaults, **drawn}
-            found += [settings] if settings not in found else []
-        return found
-
-    def build(self, env_id: str, num_envs: int, seed: int, **hyperparameters: Any) -> Student:
-        """An untrained student, with the settings for this environment where no other value is given."""
+    def build(self, env_id: str, num_envs: int, seed: int, **hyperparameters: Any) -> Agent:
+        """An untrained agent, with the settings for this environment where no other value is given."""
         return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters})
 
 
@@ -146,16 +133,16 @@ RECURRENT: Settings = {"lstm_hidden_size": 64, "net_arch": [64]}
 RECURRENT_PPO, ONE_CALL = "sb3_contrib:RecurrentPPO", "esper_agent.baselines.recurrent_onecall:OneCallMlpLstmPolicy"
 
 
-def _sb3(name: str, algorithm: Algorithm, tuned_as: str | None = None) -> Recipe:
-    return Recipe(name, partial(SB3Student, algorithm), SB3_DEFAULTS, SB3_SPACE, algorithm, tuned_as)
+def _sb3(name: str, algorithm: Algorithm, tuned_as: str | None = None) -> AgentSpec:
+    return AgentSpec(name, partial(SB3Agent, algorithm), SB3_DEFAULTS, SB3_SPACE, algorithm, tuned_as)
 
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("ours", OurStudent, OUR_DEFAULTS, OUR_SPACE),
+AGENTS: dict[str, AgentSpec] = {
+    spec.name: spec
+    for spec in (
+        AgentSpec("ours", OurAgent, OUR_DEFAULTS, OUR_SPACE),
         _sb3("ppo", Algorithm("stable_baselines3:PPO", "MlpPolicy", FEED_FORWARD)),
-        # Joint actions have exact masks; with the marginal masks of each head it is the weaker baseline.
+        # Joint actions have exact masks; with the marginal masks of each head it is the weaker agent.
         _sb3("maskable_ppo", Algorithm("sb3_contrib:MaskablePPO", "MlpPolicy", FEED_FORWARD, "discrete", masked=True)),
         _sb3("recurrent_ppo_onecall", Algorithm(RECURRENT_PPO, ONE_CALL, RECURRENT)),
         # The one-call LSTM learns the same weights, so both play with the settings found for the faster one.

@@ -1,16 +1,14 @@
-"""Who can take part in a comparison: recipes of learning agents and scripted controls, by name."""
+"""Who can take part in a comparison: agents, which learn, and baselines, which are scripted, by name."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from gymnasium.vector import VectorEnv
-
-from esper_agent.baselines.controllers import Controller
-from esper_agent.baselines.recipes import RECIPES
-from esper_agent.baselines.tuned import CONTROLS, TUNED, load_tuned, make_control
+from esper_agent.baselines.agents import AGENTS
+from esper_agent.baselines.scripted import Baseline
+from esper_agent.baselines.tuned import BASELINES, TUNED, load_tuned, make_baseline
+from esper_agent.evaluation.episodes import Env
 from esper_agent.runs.directory import RunError
 
-NAMES = (*RECIPES, *CONTROLS)
+NAMES = (*AGENTS, *BASELINES)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -25,20 +23,20 @@ def check_names(names: Sequence[str]) -> None:
         if name in names[:place]:
             raise RunError(f"agents is {','.join(names)}; allowed: each only once")
     try:
-        for name in set(names) & set(RECIPES):
-            RECIPES[name].require()
+        for name in set(names) & set(AGENTS):
+            AGENTS[name].require()
     except ImportError as error:
         raise RunError(str(error)) from error
 
 
-def control(name: str, env_id: str, env: VectorEnv[Any, Any, Any]) -> Controller:
-    """A scripted control with the constants that were tuned for an environment, or with its own where none were.
+def tuned_baseline(name: str, env_id: str, env: Env) -> Baseline:
+    """A baseline with the constants that were tuned for an environment, or with its own where none were.
 
     Raises:
         RunError: when it has none of its own.
     """
-    tuned = load_tuned(env_id)["controls"] if (TUNED / f"{env_id}.json").exists() else {}
+    tuned = load_tuned(env_id)["baselines"] if (TUNED / f"{env_id}.json").exists() else {}
     try:
-        return make_control(name, env, tuned.get(name, {}))
+        return make_baseline(name, env, tuned.get(name, {}))
     except KeyError as error:
         raise RunError(f"{name} was not tuned for {env_id}; run benchmarks/tune_controls.py --env {env_id}") from error

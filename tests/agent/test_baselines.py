@@ -1,13 +1,13 @@
-"""Scripted controllers do what they say, legally, and paired play gives every policy the same instances."""
+"""Scripted baselines do what they say, legally, and paired play gives every policy the same instances."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from control_tools import KINDS, Env, committed, one_of, quick_env, stages, watched
-from esper_agent.baselines.controllers import Controller, GrowEverything, NeverGrow, PlateauRule, RandomLegal
+from baseline_tools import KINDS, Env, committed, one_of, quick_env, stages, watched
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
-from esper_agent.baselines.paired import make_test_env
+from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
+from esper_agent.evaluation.paired import make_test_env
 from esper_env import Op, Stage
 
 ROWS = 4
@@ -21,7 +21,7 @@ def env() -> Env:
 
 @pytest.mark.parametrize("env_id", ["Esper-v0", "Esper-Deep-v0", "Esper-CNN-v0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_action_is_legal(kind: type[Controller], env_id: str) -> None:
+def test_every_action_is_legal(kind: type[Baseline], env_id: str) -> None:
     env = quick_env(env_id, 3, horizon=14)
     actions, infos = watched(one_of(kind, env), env)
     assert not any(info["invalid_action"].any() for info in infos)
@@ -30,13 +30,13 @@ def test_every_action_is_legal(kind: type[Controller], env_id: str) -> None:
 
 def test_what_the_observation_calls_legal_is_legal() -> None:
     env = make_test_env("Esper-v0", ROWS, horizon=24)
-    control = RandomLegal(env)
+    baseline = RandomLegal(env)
     observation, infos = env.reset(seed=0)
     for _ in range(23):
         for op in (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE, Op.PRUNE):
             legal = infos["action_mask_by_op"]["op"][:, 0, op][:, None] * infos["action_mask_by_op"]["slot"][:, op]
-            np.testing.assert_array_equal(control.may(observation, op), legal > 0)
-        actions, _ = control.predict(observation, action_masks=infos)
+            np.testing.assert_array_equal(baseline.may(observation, op), legal > 0)
+        actions, _ = baseline.predict(observation, action_masks=infos)
         observation, *_, infos = env.step(actions)
 
 
@@ -59,39 +59,39 @@ def test_a_value_that_a_head_does_not_have_is_refused(env: Env) -> None:
         GrowEverything(env, blueprint=5)
 
 
-def test_the_plateau_rule_has_one_seed_on_its_way_at_most(env: Env) -> None:
-    rule = PlateauRule(env, patience=1)
+def test_the_plateau_baseline_has_one_seed_on_its_way_at_most(env: Env) -> None:
+    plateau = GrowOnPlateau(env, patience=1)
     observation, infos = env.reset(seed=0)
     grown = np.zeros(ROWS, dtype=np.int64)
     for _ in range(23):
-        action, _ = rule.predict(observation, action_masks=infos)
+        action, _ = plateau.predict(observation, action_masks=infos)
         growing = action["op"] == Op.GERMINATE
-        assert (rule.steps(rule.field(observation, "plateau"))[growing] >= rule.patience).all()
+        assert (plateau.steps(plateau.field(observation, "plateau"))[growing] >= plateau.patience).all()
         grown += growing
         observation, *_, infos = env.step(action)
-        assert (rule.in_stage(observation, *UNDERWAY).sum(axis=1) <= 1).all()
+        assert (plateau.in_stage(observation, *UNDERWAY).sum(axis=1) <= 1).all()
     assert grown.any()
 
 
-def test_the_plateau_rule_plants_where_the_gradient_is_largest_and_only_below_its_ceiling(env: Env) -> None:
-    rule = PlateauRule(env, patience=1, ceiling=0.5)
+def test_the_plateau_baseline_plants_where_the_gradient_is_largest_and_only_below_its_ceiling(env: Env) -> None:
+    plateau = GrowOnPlateau(env, patience=1, ceiling=0.5)
     observation, infos = env.reset(seed=0)
     planted = 0
     for _ in range(23):
-        action, _ = rule.predict(observation, action_masks=infos)
+        action, _ = plateau.predict(observation, action_masks=infos)
         state = env.unwrapped.simulation.state  # type: ignore[attr-defined]
         free = np.where((state.stage == Stage.DORMANT).numpy(), state.block_grad.numpy(), -np.inf)
         growing = action["op"] == Op.GERMINATE
         np.testing.assert_array_equal(action["slot"][growing], free.argmax(axis=1)[growing])
-        assert (state.metric.numpy()[growing] < rule.ceiling).all()
+        assert (state.metric.numpy()[growing] < plateau.ceiling).all()
         planted += int(growing.sum())
         observation, *_, infos = env.step(action)
     assert planted
 
 
-@pytest.mark.parametrize("kind", [GrowEverything, PlateauRule, GreedyScore])
+@pytest.mark.parametrize("kind", [GrowEverything, GrowOnPlateau, GreedyScore])
 @pytest.mark.parametrize("tempo", [0, 2])
-def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Controller], tempo: int) -> None:
+def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Baseline], tempo: int) -> None:
     for horizon in (5, 6, 7, 12):
         short = quick_env("Esper-v0", ROWS, horizon=horizon)
         actions, _ = watched(kind(short, tempo=tempo), short)
@@ -99,7 +99,7 @@ def test_nothing_is_planted_that_cannot_be_committed_in_time(kind: type[Controll
         assert planted == committed(short).sum()
 
 
-def test_the_greedy_controller_follows_the_gradient(env: Env) -> None:
+def test_the_greedy_baseline_follows_the_gradient(env: Env) -> None:
     greedy = GreedyScore(env, start=3)
     observation, infos = env.reset(seed=0)
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_the_greedy_controller_follows_the_gradient(env: Env) -> None:
     assert (action["op"] == Op.GERMINATE).all()
 
 
-def test_the_greedy_controller_advances_the_trial_seed_that_promises_the_most(env: Env) -> None:
+def test_the_greedy_baseline_advances_the_trial_seed_that_promises_the_most(env: Env) -> None:
     greedy = GreedyScore(env, start=1, trials=3, incubation=4)
     observation, infos = env.reset(seed=0)
     advanced = np.full(ROWS, -1)
@@ -127,14 +127,14 @@ def test_the_greedy_controller_advances_the_trial_seed_that_promises_the_most(en
     np.testing.assert_array_equal(committed(env), np.arange(3) == advanced[:, None])
 
 
-def judged(control: TryAndPrune, env: Env) -> tuple[dict[Op, list[float]], list[set[int]]]:
-    """What the controller knew of the seeds that it advanced and pruned in training, and which slots each row tried."""
+def judged(baseline: TryAndPrune, env: Env) -> tuple[dict[Op, list[float]], list[set[int]]]:
+    """What the baseline knew of the seeds that it advanced and pruned in training, and which slots each row tried."""
     observation, infos = env.reset(seed=0)
     known: dict[Op, list[float]] = {Op.ADVANCE: [], Op.PRUNE: []}
     tried: list[set[int]] = [set() for _ in range(ROWS)]
     state: Any = None
     for _ in range(23):
-        action, state = control.predict(observation, state, action_masks=infos)
+        action, state = baseline.predict(observation, state, action_masks=infos)
         for row, (op, slot) in enumerate(zip(action["op"], action["slot"], strict=True)):
             if op == Op.GERMINATE:
                 assert slot not in tried[row]
@@ -146,11 +146,11 @@ def judged(control: TryAndPrune, env: Env) -> tuple[dict[Op, list[float]], list[
 
 
 def test_try_and_prune_keeps_what_pays_and_tries_each_slot_once(env: Env) -> None:
-    control = TryAndPrune(env, start=1, threshold=0.02)
-    known, tried = judged(control, env)
+    baseline = TryAndPrune(env, start=1, threshold=0.02)
+    known, tried = judged(baseline, env)
     assert known[Op.ADVANCE]
     assert known[Op.PRUNE]
-    assert min(known[Op.ADVANCE]) >= control.threshold > max(known[Op.PRUNE])
+    assert min(known[Op.ADVANCE]) >= baseline.threshold > max(known[Op.PRUNE])
     assert max(len(slots) for slots in tried) > 1
     assert (committed(env).sum(axis=1) <= 1).all()
 
@@ -163,11 +163,11 @@ def test_try_and_prune_commits_nothing_if_nothing_pays(env: Env) -> None:
 
 
 def test_try_and_prune_forgets_when_an_episode_begins(env: Env) -> None:
-    control = TryAndPrune(env, start=0)
+    baseline = TryAndPrune(env, start=0)
     observation, _ = env.reset(seed=0)
     everything = np.ones((ROWS, 3), dtype=np.bool_)
     begun = np.array([True, True, False, False])
-    actions, _ = control.predict(observation, everything, begun)
+    actions, _ = baseline.predict(observation, everything, begun)
     np.testing.assert_array_equal(actions["op"] == Op.GERMINATE, begun)
 
 

@@ -1,19 +1,19 @@
-"""What the tests of the scripted controllers share: one controller of each kind, and episodes to look at."""
+"""What the tests of the scripted baselines share: one of each kind, and episodes to look at."""
 
 from typing import Any
 
 import numpy as np
-from esper_agent.baselines.controllers import Controller, GrowEverything, NeverGrow, PlateauRule, RandomLegal
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
-from esper_agent.baselines.oracle import Oracle, kinds_of_lesion
-from esper_agent.baselines.paired import make_test_env
-from esper_agent.baselines.scripted import FixedSchedule, Planting
+from esper_agent.baselines.oracle import Oracle, lesion_kinds
+from esper_agent.baselines.schedules import FixedSchedule, Planting
+from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
+from esper_agent.evaluation.paired import make_test_env
 from esper_env import Stage
 from gymnasium.vector import VectorEnv
 from quick_life import QUICK_LIFE
 
 Env = VectorEnv[Any, Any, Any]
-KINDS = (NeverGrow, GrowEverything, PlateauRule, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle)
+KINDS = (NeverGrow, GrowEverything, GrowOnPlateau, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle)
 
 
 def quick_env(env_id: str, rows: int, **settings: Any) -> Env:
@@ -26,15 +26,15 @@ def planting(step: int, slot: int, blueprint: int = 1, blend: int = 0, tempo: in
 
 
 def oracle_table(env: Env, **schedules: tuple[Planting, ...]) -> dict[str, tuple[Planting, ...]]:
-    """Plants beside every narrowed block, unless said otherwise; "slot_0" stands for "slot 0"."""
+    """Plants beside every lesioned block, unless said otherwise; "slot_0" stands for "slot 0"."""
     slots = env.unwrapped.simulation.schema.slots  # type: ignore[attr-defined]
     one, two = (planting(1, 0),), (planting(1, 0), planting(1, 1, blueprint=2))
-    usual = dict.fromkeys(kinds_of_lesion(slots), one) | {"none": (), "two": two}
+    usual = dict.fromkeys(lesion_kinds(slots), one) | {"none": (), "two": two}
     return usual | {kind.replace("_", " "): schedule for kind, schedule in schedules.items()}
 
 
-def one_of(kind: type[Controller], env: Env) -> Controller:
-    """A controller with constants that make it do all that it can."""
+def one_of(kind: type[Baseline], env: Env) -> Baseline:
+    """A baseline with constants that make it do all that it can."""
     if kind is FixedSchedule:
         return FixedSchedule(env, [planting(0, 2), planting(0, 0, tempo=1), planting(3, 1, blueprint=3, blend=2)])
     if kind is Oracle:
@@ -44,13 +44,13 @@ def one_of(kind: type[Controller], env: Env) -> Controller:
     return TryAndPrune(env, start=1, seeds=2) if kind is TryAndPrune else kind(env)
 
 
-def watched(controller: Controller, env: Env, seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def watched(baseline: Baseline, env: Env, seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The actions and infos of one episode in every row."""
     observation, infos = env.reset(seed=seed)
     rows = env.num_envs
     actions, seen, state, ended = [], [infos], None, np.ones(rows, dtype=np.bool_)
     while len(actions) == 0 or not ended.all():
-        action, state = controller.predict(observation, state, ended, action_masks=infos)
+        action, state = baseline.predict(observation, state, ended, action_masks=infos)
         observation, _, ended, _, infos = env.step(action)
         actions.append(action)
         seen.append(infos)

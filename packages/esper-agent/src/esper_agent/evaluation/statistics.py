@@ -1,0 +1,111 @@
+"""Statistics and their 95 % intervals: one bootstrap for instances and for training seeds alike.
+
+Whoever calls decides what is resampled: paired instances where nothing is trained, and training seeds where agents are
+compared, since the episodes of one agent are not independent. Interquartile mean, probability of improvement and the
+stratified percentile bootstrap are those of rliable, which the tests compare with.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+CONFIDENCE, REPLICATIONS, BOOTSTRAP_SEED = 0.95, 2_000, 0
+BATCH = 200  # resamples in memory at a time
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and the ends of its 95 % interval, which are not numbers where there is none."""
+
+    point: float
+    low: float = nan
+    high: float = nan
+
+    def __str__(self) -> str:
+        return f"{self.point:.3f}" + ("" if isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
+
+    @property
+    def verdict(self) -> str:
+        """What it says as a difference: "ahead", "behind", or "open" when the interval holds 0 or there is none."""
+        return "ahead" if self.low > 0 else "behind" if self.high < 0 else "open"
+
+
+def bootstrap(statistic: Callable[..., Any], *samples: Floats, paired: bool = False) -> Floats:
+    """A statistic over the first axis of samples [n, ...] and the ends of its interval, [3, ...].
+
+    Args:
+        statistic: takes the samples and an axis.
+        samples: from a single observation there is no interval.
+        paired: resample all samples alike, not each by itself.
+    """
+    point = np.asarray(statistic(*samples, axis=0))
+    if max(map(len, samples)) < 2:
+        return np.stack([point, np.full_like(point, nan), np.full_like(point, nan)])
+    # SciPy refuses samples of a single observation; repeated, it is the same observation.
+    several = [np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample for sample in samples]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # about ends that are not numbers
+        found = stats.bootstrap(
+            several, statistic, n_resamples=REPLICATIONS, batch=BATCH, axis=0, paired=paired, method="percentile",
+            confidence_level=CONFIDENCE, rng=BOOTSTRAP_SEED,
+        )  # fmt: skip
+    return np.stack([point, *found.confidence_interval])
+
+
+def interquartile_mean(scores: Floats, axis: int = 0) -> Floats:
+    """The mean without a quarter at either end."""
+    mean: Floats = np.asarray(stats.trim_mean(scores, 0.25, axis=axis))
+    return mean
+
+
+def mean(values: Floats) -> Estimate:
+    """The mean of one value per unit."""
+    return Estimate(*bootstrap(np.mean, values).tolist())
+
+
+def ratio(part: Floats, whole: Floats) -> Estimate:
+    """The ratio of two means over the same units; not a number where the whole is zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Estimate(*bootstrap(lambda p, w, axis: p.mean(axis) / w.mean(axis), part, whole, paired=True).tolist())
+
+
+def iqm(scores: Floats) -> Estimate:
+    """Interquartile mean of one score per seed."""
+    return Estimate(*bootstrap(interquartile_mean, scores).tolist())
+
+
+def profile(scores: Floats, thresholds: Floats) -> Floats:
+    """The share of instances whose score is above each threshold, from [seeds, instances] to [3, thresholds].
+
+    Whole seeds are resampled: what one agent did in its instances is not independent.
+    """
+    return bootstrap(np.mean, (scores[..., None] > thresholds).mean(axis=1))
+
+
+def improvement(scores: Floats, others: Floats) -> Estimate:
+    """The probability that one drawn from the scores is higher than one drawn from the others; ties count half."""
+    return Estimate(*bootstrap(probability_of_improvement, scores, others).tolist())
+
+
+def probability_of_improvement(scores: Floats, others: Floats, axis: int = 0) -> Floats:
+    """Over all pairs along an axis."""
+    pairs = np.moveaxis(scores, axis, -1)[..., :, None] - np.moveaxis(others, axis, -1)[..., None, :]
+    share: Floats = (np.sign(pairs) / 2 + 0.5).mean(axis=(-2, -1))
+    return share
+
+
+def difference(scores: Floats, others: Floats) -> Estimate:
+    """Mean difference, seed by seed, with Student's interval; a single score of the others meets every seed."""
+    differences = scores - others
+    point, number = float(differences.mean()), len(differences)
+    if number < 2:
+        return Estimate(point)
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, number - 1) * differences.std(ddof=1) / np.sqrt(number))
+    return Estimate(point, point - reach, point + reach)
