@@ -123,87 +123,72 @@ def _converted(infos: Infos, actions: MarginalActions | JointActions) -> Infos:
     return kept
 
 
-# Actions of a single environment
+# Environments with other actions
 
 
-class _ActionWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class _Converting:
+    """What the action wrappers of single and of vector environments share."""
+
+    form: type[MarginalActions] | type[JointActions]
     actions: MarginalActions | JointActions
+    env: Any
+    unwrapped: Any
 
-    def __init__(self, env: gymnasium.Env[Any, Any], actions: type[MarginalActions] | type[JointActions]) -> None:
-        RecordConstructorArgs.__init__(self)
-        super().__init__(env)
-        self.actions = actions(_dict_space(env.action_space, type(self).__name__))
-        self.action_space = self.actions.space
+    def _convert(self, heads: spaces.Space[Any]) -> spaces.Space[Any]:
+        self.actions = self.form(_dict_space(heads, type(self).__name__))
+        return self.actions.space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Reset, with the masks of this action space in info."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return observation, _converted(info, self.actions)
+        observation, infos = self.env.reset(seed=seed, options=options)
+        return observation, _converted(infos, self.actions)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Infos]:
+    def step(self, action: Any) -> Any:
         """Step with an action of this space."""
-        observation, reward, terminated, truncated, info = self.env.step(self.actions.decode(action))
-        return observation, reward, terminated, truncated, _converted(info, self.actions)
+        *results, infos = self.env.step(self.actions.decode(action))
+        return *results, _converted(infos, self.actions)
 
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Which values are legal now, flat; what MaskablePPO asks for."""
-        flags: NDArray[np.bool_] = self.actions.flags(self.get_wrapper_attr("legality")())
-        return flags
+    def action_masks(self) -> Flags:
+        """Which values are legal now, [size], or [n, size] of a vector; what MaskablePPO asks for."""
+        return self.actions.flags(self.unwrapped.legality())
+
+
+class _ActionWrapper(_Converting, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        RecordConstructorArgs.__init__(self)
+        gymnasium.Wrapper.__init__(self, env)
+        self.action_space = self._convert(env.action_space)
+
+
+class _VectorActionWrapper(_Converting, VectorWrapper[Any, Any, Any, Any, Any]):
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        VectorWrapper.__init__(self, env)
+        self.single_action_space = self._convert(env.single_action_space)
+        self.action_space = batch_space(self.single_action_space, env.num_envs)
 
 
 class MultiDiscreteActions(_ActionWrapper):
     """A single environment with `MultiDiscrete` actions: one integer per head, marginal masks."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env, MarginalActions)
+    form = MarginalActions
 
 
 class DiscreteActions(_ActionWrapper):
     """A single environment with `Discrete` actions: one integer for the joint action, exact masks."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env, JointActions)
-
-
-# Actions of a vector environment
-
-
-class _VectorActionWrapper(VectorWrapper):  # generic only since gymnasium 1.4
-    actions: MarginalActions | JointActions
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], actions: type[MarginalActions] | type[JointActions]) -> None:
-        super().__init__(env)
-        self.actions = actions(_dict_space(env.single_action_space, type(self).__name__))
-        self.single_action_space = self.actions.space
-        self.action_space = batch_space(self.actions.space, env.num_envs)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Reset, with the masks of this action space in infos."""
-        observations, infos = self.env.reset(seed=seed, options=options)
-        return observations, _converted(infos, self.actions)
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Infos]:
-        """Step with actions of this space."""
-        observations, rewards, terminated, truncated, infos = self.env.step(self.actions.decode(actions))
-        return observations, rewards, terminated, truncated, _converted(infos, self.actions)
-
-    def action_masks(self) -> Flags:
-        """Which values are legal now, [n, size]."""
-        return self.actions.flags(self.unwrapped.legality())  # type: ignore[attr-defined]
+    form = JointActions
 
 
 class VectorMultiDiscreteActions(_VectorActionWrapper):
     """A vector environment with `MultiDiscrete` actions [n, heads]: one integer per head, marginal masks."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(env, MarginalActions)
+    form = MarginalActions
 
 
 class VectorDiscreteActions(_VectorActionWrapper):
     """A vector environment with `Discrete` actions [n]: one integer for the joint action, exact masks."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(env, JointActions)
+    form = JointActions
 
 
 # Masks in the observation
@@ -228,7 +213,25 @@ def _masked(observation: Any, infos: Infos) -> dict[str, Any]:
     return {"observation": observation, "action_mask": _int8(marginal_flags(infos))}
 
 
-class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class _Masking:
+    """What the mask wrappers of single and of vector environments share."""
+
+    env: Any
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset, with the mask in the observation."""
+        observation, infos = self.env.reset(seed=seed, options=options)
+        return _masked(observation, infos), infos
+
+    def step(self, action: Any) -> Any:
+        """Step, with the mask in the observation."""
+        observation, *results, infos = self.env.step(action)
+        if "final_obs" in infos:
+            infos = infos | {"final_obs": _masked_final(infos["final_obs"], infos["final_info"])}
+        return _masked(observation, infos), *results, infos
+
+
+class MaskInObservation(_Masking, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """A single environment whose observation is a Dict of `observation` and `action_mask`.
 
     The mask holds the flags of the action space beneath: of all heads side by side (Dict, `MultiDiscreteActions`), or
@@ -237,39 +240,17 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         RecordConstructorArgs.__init__(self)
-        super().__init__(env)
+        gymnasium.Wrapper.__init__(self, env)
         self.observation_space = _masked_space(env.observation_space, env.action_space)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Reset, with the mask in the observation."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return _masked(observation, info), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Infos]:
-        """Step, with the mask in the observation."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return _masked(observation, info), reward, terminated, truncated, info
-
-
-class VectorMaskInObservation(VectorWrapper):  # generic only since gymnasium 1.4
+class VectorMaskInObservation(_Masking, VectorWrapper[Any, Any, Any, Any, Any]):
     """A vector environment whose observations are a Dict of `observation` and `action_mask`, final ones too."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(env)
+        VectorWrapper.__init__(self, env)
         self.single_observation_space = _masked_space(env.single_observation_space, env.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Reset, with the masks in the observations."""
-        observations, infos = self.env.reset(seed=seed, options=options)
-        return _masked(observations, infos), infos
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Infos]:
-        """Step, with the masks in the observations."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        if "final_obs" in infos:
-            infos = infos | {"final_obs": _masked_final(infos["final_obs"], infos["final_info"])}
-        return _masked(observations, infos), rewards, terminated, truncated, infos
 
 
 def _masked_final(final: Any, infos: Infos) -> Any:
