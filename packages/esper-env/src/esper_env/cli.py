@@ -53,11 +53,9 @@ def show_path(_: argparse.Namespace) -> None:
 def fetch_data(options: argparse.Namespace) -> None:
     """Download a data set unless it is complete."""
     dataset = DATASETS[options.name]
-    if dataset.urls and _state(dataset) == "complete":
-        print(f"{dataset.name} is complete in {dataset.directory}")
-    else:
+    if not dataset.urls or _state(dataset) != "complete":
         fetch(dataset, _report)
-        print(f"{dataset.name} is complete in {dataset.directory}")
+    print(f"{dataset.name} is complete in {dataset.directory}")
 
 
 def import_data(options: argparse.Namespace) -> None:

@@ -52,7 +52,7 @@ class Snapshot:
         for (slot, _), cohort in population.seeds.items():
             self._take_seeds(slot, cohort, rows)
         self.census.copy_rows(population.census, rows)
-        self.state.copy_from(state) if everyone else self.state.copy_rows(state, _mask(index, len(population)))
+        self.state.copy_from(state) if everyone else self.state.copy_rows(state, index)
 
     def _take_seeds(self, slot: int, cohort: Cohort, rows: Rows) -> None:
         members = np.intersect1d(cohort.rows, rows)
@@ -68,10 +68,6 @@ class Snapshot:
             theirs.index_copy_(0, index, mine.index_select(0, index))
         population.replant(rows, self.census, self.seeds)
         kept = {name: getattr(state, name).clone() for name in _KEPT}
-        state.copy_rows(self.state, _mask(index, len(population)))
+        state.copy_rows(self.state, index)
         for name, tensor in kept.items():
             setattr(state, name, tensor)
-
-
-def _mask(index: Tensor, n: int) -> Tensor:
-    return torch.zeros(n, dtype=torch.bool, device=index.device).index_fill_(0, index, True)

@@ -52,10 +52,6 @@ def _loss(view: View, value: Tensor) -> Tensor:
     return relative_loss(value, view.baseline_loss)
 
 
-def _flag(low_high_name: str, meaning: str, encode: Callable[[View], Tensor], size: int = 1) -> Field:
-    return Field(low_high_name, size, 0.0, 1.0, meaning, encode)
-
-
 def _share(name: str, meaning: str, encode: Callable[[View], Tensor], size: int = 1) -> Field:
     return Field(name, size, 0.0, 1.0, meaning, encode)
 
@@ -102,7 +98,7 @@ def global_fields() -> tuple[Field, ...]:
     """The fields that describe the whole host."""
     return (
         _share("progress", "steps taken / horizon", lambda v: v.state.step / v.config.horizon),
-        _flag("trained", "training has been measured", lambda v: v.state.trained),
+        _share("trained", "training has been measured", lambda v: v.state.trained),
         _share(
             "train_loss",
             "training loss of the step, relative to a uniform guess",
@@ -121,17 +117,17 @@ def global_fields() -> tuple[Field, ...]:
         ),
         _share("val_metric_best", "the best so far", lambda v: v.state.best_metric),
         _share("metric_history", "earlier metrics, newest first", lambda v: v.state.history, HISTORY),
-        _flag("metric_history_known", "whether each was measured", lambda v: v.state.history_known, HISTORY),
+        _share("metric_history_known", "whether each was measured", lambda v: v.state.history_known, HISTORY),
         _share("plateau", "steps since the best metric rose / horizon", lambda v: v.state.plateau / v.config.horizon),
         _share("added_parameters", "parameters of all seeds / of the host", lambda v: squash(v.state.added)),
         _share(
             "budget_used", "the same / of the largest seeds everywhere", lambda v: v.state.added / v.largest_seed.sum()
         ),
         _share("rollbacks", "rollbacks / those allowed", lambda v: v.state.rollbacks / (v.config.max_rollbacks + 1)),
-        _flag(
+        _share(
             "last_op", "the operation of the last step, one-hot", lambda v: F.one_hot(v.state.last_op, len(Op)), len(Op)
         ),
-        _flag("last_executed", "it was legal and executed", lambda v: v.state.last_executed),
+        _share("last_executed", "it was legal and executed", lambda v: v.state.last_executed),
     )
 
 
@@ -139,19 +135,19 @@ def global_fields() -> tuple[Field, ...]:
 def slot_fields(blueprints: int) -> tuple[Field, ...]:
     """The fields that each slot has."""
     return (
-        _flag("stage", "the stage, one-hot", lambda v: F.one_hot(v.state.stage, len(Stage)), len(Stage)),
+        _share("stage", "the stage, one-hot", lambda v: F.one_hot(v.state.stage, len(Stage)), len(Stage)),
         _share("alpha", "share of the seed that acts", lambda v: v.state.alpha),
         _signed("contribution", "metric with the seed minus without it", lambda v: v.state.contribution),
-        _flag("contribution_known", "a seed is there and was measured", _occupied),
+        _share("contribution_known", "a seed is there and was measured", _occupied),
         _signed("prospect", "what an incubating seed would add at alpha 1", lambda v: v.state.prospect),
-        _flag("prospect_known", "a seed incubates there", lambda v: v.state.stage == Stage.TRAINING),
+        _share("prospect_known", "a seed incubates there", lambda v: v.state.stage == Stage.TRAINING),
         _share("block_gradient", "gradient norm at the block's output", lambda v: _per_sample(v, v.state.block_grad)),
         _share("block_gradient_share", "the same / the sum over slots", _block_grad_share),
         _share("seed_gradient", "gradient norm of the seed's parameters", lambda v: _per_sample(v, v.state.seed_grad)),
         _share("age", "steps since germination / horizon", lambda v: v.state.age / v.config.horizon),
         _share("stage_age", "steps in this stage / horizon", lambda v: v.state.stage_age / v.config.horizon),
-        _flag("blueprint", "what was planted, one-hot", lambda v: _blueprint(v, blueprints), blueprints),
-        _flag("blend", "how it joins its block, one-hot", _blend, len(Blend)),
+        _share("blueprint", "what was planted, one-hot", lambda v: _blueprint(v, blueprints), blueprints),
+        _share("blend", "how it joins its block, one-hot", _blend, len(Blend)),
         _share("tempo", "steps of its ramp / of the longest", lambda v: v.state.ramp * _occupied(v) / max(TEMPI)),
         _share(
             "size",
@@ -159,8 +155,8 @@ def slot_fields(blueprints: int) -> tuple[Field, ...]:
             lambda v: v.state.seed_size / v.largest_seed,
         ),
         _share("position", "place of the block in the host", _position),
-        _flag("may_advance", "ADVANCE is legal here", lambda v: v.gates.advance),
-        _flag("may_fossilize", "FOSSILIZE is legal here", lambda v: v.gates.fossilize),
+        _share("may_advance", "ADVANCE is legal here", lambda v: v.gates.advance),
+        _share("may_fossilize", "FOSSILIZE is legal here", lambda v: v.gates.fossilize),
     )
 
 

@@ -24,12 +24,12 @@ def save(simulation: Simulation) -> dict[str, Any]:
         "settings": _settings(simulation),
         "base_key": simulation.base_key.clone(),
         "episode": simulation.episode.clone(),
-        "state": _tensors(simulation.state),
+        "state": simulation.state.clone().tensors(),
         "body": _numbered(population.body.tensors()),
         "census": _census(population.census),
         "seeds": {_name(key): _numbered(cohort.tensors()) for key, cohort in population.seeds.items()},
         "snapshot": {
-            "state": _tensors(snapshot.state),
+            "state": snapshot.state.clone().tensors(),
             "body": _numbered(snapshot.body),
             "census": _census(snapshot.census),
             "seeds": _numbered(snapshot.seeds),
@@ -47,9 +47,9 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
     simulation.episode = saved["episode"].to(device).clone()
     _load_instance(simulation)
     _load_population(simulation, saved)
-    simulation.state.copy_from(_state(saved["state"]))
+    simulation.state.copy_from(State(**saved["state"]))
     snapshot = simulation.snapshot
-    snapshot.state.copy_from(_state(saved["snapshot"]["state"]))
+    snapshot.state.copy_from(State(**saved["snapshot"]["state"]))
     _copy_census(snapshot.census, saved["snapshot"]["census"])
     for part, tensors in (("body", snapshot.body), ("seeds", snapshot.seeds)):
         for number, tensor in enumerate(tensors):
@@ -91,14 +91,6 @@ def _name(key: SeedKey) -> str:
 
 def _numbered(tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
     return {str(number): tensor.clone() for number, tensor in enumerate(tensors)}
-
-
-def _tensors(state: State) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in state.tensors().items()}
-
-
-def _state(saved: dict[str, torch.Tensor]) -> State:
-    return State(**saved)
 
 
 def _census(census: Census) -> dict[str, torch.Tensor]:

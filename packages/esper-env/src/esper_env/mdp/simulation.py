@@ -132,7 +132,7 @@ class Simulation:
         self._install(fresh, rows, index)
         self.population.rebirth(rows, fresh.key, fresh.lr, fresh.live_units)
         blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
-        self.state.copy_rows(blank, self._mask(index))
+        self.state.copy_rows(blank, index)
         self._first_measurement(rows, index)
         self.gates = gates(self.state, self.config)
         self.snapshot.take(self.population, self.state, rows)
@@ -151,7 +151,7 @@ class Simulation:
             getattr(state, name)[index] = state.metric[index]
         state.previous_loss[index] = state.loss[index]
         state.last_executed[index] = True
-        state.potential = torch.where(self._mask(index), potential(state, self.config), state.potential)
+        state.potential[index] = potential(state, self.config)[index]
 
     # Step
 
@@ -275,9 +275,6 @@ class Simulation:
 
     def _index(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows).to(self.config.device)
-
-    def _mask(self, index: Tensor) -> Tensor:
-        return torch.zeros(self.n, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
 
 
 def check_device(device: str) -> str:

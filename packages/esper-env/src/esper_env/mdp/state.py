@@ -89,11 +89,10 @@ class State:
         """The fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def copy_rows(self, source: "State", rows: Tensor) -> None:
-        """Overwrite the rows where `rows` [n] is true with those of `source`, in place."""
+    def copy_rows(self, source: "State", index: Tensor) -> None:
+        """Overwrite some rows with those of `source`, in place."""
         for name, target in self.tensors().items():
-            mask = rows.view(-1, *[1] * (target.dim() - 1))
-            torch.where(mask, getattr(source, name), target, out=target)
+            target.index_copy_(0, index, getattr(source, name).index_select(0, index))
 
     def copy_from(self, source: "State") -> None:
         """Overwrite every row, in place."""
