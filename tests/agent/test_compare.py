@@ -125,14 +125,15 @@ def test_a_run_writes_its_result_or_what_went_wrong(tmp_path: Path, monkeypatch:
 
 
 def test_a_failed_run_is_named_and_the_others_are_carried_out(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "study"
     never = replace(OURS, agent="never", steps=0, settings={})
-    plans = {tmp_path / "good.json": never, tmp_path / "bad.json": replace(never, agent="nobody")}
+    plans = {directory / "good.json": never, directory / "bad.json": replace(never, agent="nobody")}
     lines: list[str] = []
     with pytest.raises(RunError, match="1 of 2 runs failed: bad: ValueError: baseline is 'nobody'"):
         processes.run_plans(plans, 1, lines.append)
     assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.log", "good.json"]
-    assert json.loads((tmp_path / "good.json").read_text())["threads"] == 1
+    assert sorted(file.name for file in directory.iterdir()) == ["bad.log", "good.json"]
+    assert json.loads((directory / "good.json").read_text())["threads"] == 1
 
 
 def test_a_killed_run_is_repeated_and_does_not_keep_others_from_finishing(

@@ -63,6 +63,7 @@ def finish(plan: Plan, file: Path) -> tuple[bool, str]:
         Whether it succeeded, and a line about it.
     """
     torch.set_num_threads(1)
+    file.parent.mkdir(parents=True, exist_ok=True)
     replace_text(_log(file), "killed\n")  # unless one of the lines below is reached
     try:
         result = carry_out(plan)
