@@ -39,7 +39,7 @@ CHOICES = {
     "task": ("mnist", 3),
     "device": ("gpu", "meta", None, 5, "cuda:99"),
     "dtype": ("float16", None, torch.float32),
-    "instances": ("validation", None),
+    "instances": ("held_out", None),
     "reward": ("dense", None, "Shaped"),
 }
 BAD = {**NUMBERS, **PAIRS, **LISTS, **CHOICES}

@@ -1,6 +1,7 @@
-"""Instances: pure functions of keys, drawn as declared, train and test apart; the test split is never looked at."""
+"""Instances: pure functions of keys, drawn as declared, in three sets; the test split is never looked at."""
 
 from dataclasses import replace
+from itertools import combinations
 from math import erf, sqrt
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from env_tools import WAIT, everywhere, play, tiny
 from esper_env import EsperVectorEnv
-from esper_env.config import EsperConfig
+from esper_env.config import INSTANCE_SETS, EsperConfig
 from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches, noisy_labels
 from esper_env.tasks import TASKS, Data, Split
 from torch import Tensor
@@ -96,23 +97,23 @@ def test_what_an_instance_draws_is_independent_of_the_rest_of_it() -> None:
     assert correlation.abs().max() < 5 / sqrt(len(KEYS))
 
 
-def test_train_and_test_sets_are_disjoint_and_episodes_do_not_repeat() -> None:
-    sets = {}
-    for name in ("train", "test"):
-        config = EsperConfig(task="digits_mlp", instances=name)
-        base = torch.arange(500)[:, None].expand(-1, 40).reshape(-1)
-        keys = episode_keys(base, torch.arange(40).repeat(500), config)
-        sets[name] = set(keys.tolist())
-        assert len(sets[name]) == 20_000
-        assert {key % 2 for key in sets[name]} == {int(name == "test")}  # a parity tells them apart for every key
-    assert sets["train"].isdisjoint(sets["test"])
+def test_the_three_sets_are_disjoint_and_episodes_do_not_repeat() -> None:
+    base = torch.arange(500)[:, None].expand(-1, 40).reshape(-1)
+    for name in INSTANCE_SETS:
+        keys = episode_keys(base, torch.arange(40).repeat(500), EsperConfig(task="digits_mlp", instances=name)).tolist()
+        assert len(set(keys)) == 20_000
+        # Parity and sign tell the sets apart for every key, not only for those that are drawn here.
+        assert {("test" if key < 0 else ("train", "validation")[key % 2]) for key in keys} == {name}
 
 
-def test_environments_of_the_two_sets_play_different_instances_under_the_same_seed() -> None:
-    train, test = (tiny(8, instances=name) for name in ("train", "test"))
-    train.reset(seed=0), test.reset(seed=0)
-    assert set(train.simulation.instance.key.tolist()).isdisjoint(test.simulation.instance.key.tolist())
-    assert not torch.equal(train.simulation.population.body.values, test.simulation.population.body.values)
+def test_environments_of_different_sets_play_different_instances_under_the_same_seed() -> None:
+    envs = [tiny(8, instances=name) for name in INSTANCE_SETS]
+    for env in envs:
+        env.reset(seed=0)
+    for one, other in combinations((env.simulation for env in envs), 2):
+        assert set(one.instance.key.tolist()).isdisjoint(other.instance.key.tolist())
+        assert not torch.equal(one.instance.lr, other.instance.lr)
+        assert not torch.equal(one.population.body.values, other.population.body.values)
 
 
 def test_each_episode_of_a_row_is_another_instance() -> None:

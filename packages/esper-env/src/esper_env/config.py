@@ -7,7 +7,7 @@ from typing import Any
 
 TEMPI = (3, 5, 8)  # steps that a ramp may take
 DTYPES = ("float32", "float64")
-INSTANCE_SETS = ("train", "test")
+INSTANCE_SETS = ("train", "validation", "test")
 
 Range = tuple[float, float]
 

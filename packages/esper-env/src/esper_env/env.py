@@ -168,7 +168,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     ## Starting State
     A host with fresh weights that has not trained, all slots DORMANT. `reset(seed=s)` begins the first episode of the
     seed, further calls without a seed the next ones; everything random is a pure function of the seed and the
-    episode. `instances="train"` and `"test"` draw from disjoint sets.
+    episode. `instances="train"`, `"validation"` and `"test"` draw from disjoint sets: agents train on the first, are
+    chosen and tuned on the second, and results are published from the third.
 
     ## Episode End
     - Terminated: after `horizon` steps.
@@ -187,7 +188,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `gamma` (0.99): the discount, which the shaping depends on; an agent uses `env.unwrapped.gamma`.
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".
     - `dtype` ("float32"): precision of the networks, "float32" or "float64".
-    - `instances` ("train"): which instances episodes draw, "train" or "test".
+    - `instances` ("train"): which instances episodes draw, "train", "validation" or "test".
     - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are lesioned.
     - `live_units` ((1, 3)): least and greatest number of live units in a lesioned block.
     - `learning_rate` ((0.12, 0.25)): range of the learning rate.

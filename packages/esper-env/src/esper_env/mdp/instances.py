@@ -28,9 +28,9 @@ class Instance:
 
 
 def episode_keys(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
-    """Keys of episodes; the lowest bit tells the test set from the train set, so the two are disjoint."""
-    bits = random_bits(base, Purpose.EPISODE, 0, episode) & _KEY_BITS
-    return bits * 2 + (config.instances == "test")
+    """Keys of episodes: even ones for training, odd ones for validation, negative ones for testing."""
+    bits = 2 * (random_bits(base, Purpose.EPISODE, 0, episode) & _KEY_BITS)
+    return {"train": bits, "validation": bits + 1, "test": -bits - 1}[config.instances]
 
 
 def draw(key: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
