@@ -1,0 +1,100 @@
+"""Every example runs by the command it starts with, and the README shows the short ones as they are."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from esper_agent.baselines.tuned import load_tuned, make_baselines
+from esper_agent.evaluation.paired import make_test_env, play
+from precision import ulps
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SINGLE_FILE = ROOT / "examples" / "ppo_single_file.py"
+SHORT = [path for path in EXAMPLES if path != SINGLE_FILE]
+
+
+def name_of(path: Path) -> str:
+    return path.stem
+
+
+def command_of(path: Path) -> list[str]:
+    """The command in the second paragraph of the docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert docstring is not None
+    return docstring.split("\n\n")[1].split()
+
+
+def body_of(path: Path) -> str:
+    """What follows the docstring."""
+    return path.read_text(encoding="utf-8").split('"""', 2)[2].strip()
+
+
+def single_file() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("ppo_single_file", SINGLE_FILE)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["ppo_single_file"] = module  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+def test_an_example_starts_with_the_command_that_runs_it(path: Path) -> None:
+    assert command_of(path)[:2] == ["python", f"examples/{path.name}"]
+
+
+def test_the_readme_shows_the_short_examples_as_they_are() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\(examples/(\w+)\.py\)[^`]*```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert {name: code.strip() for name, code in shown} == {path.stem: body_of(path) for path in SHORT}
+    assert readme.count("```python") == len(shown)
+    assert "(examples/ppo_single_file.py)" in readme
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SHORT, ids=name_of)
+def test_a_short_example_runs(path: Path) -> None:
+    command = [sys.executable, "-W", "error::UserWarning:esper_env", *command_of(path)[1:]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_single_file_is_short_and_needs_no_agent() -> None:
+    source = SINGLE_FILE.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 300
+    imported = re.findall(r"^(?:import|from) (\w+)", source, flags=re.MULTILINE)
+    assert set(imported) - sys.stdlib_module_names == {"torch", "gymnasium", "numpy", "esper_env"}
+
+
+def test_the_single_file_learns_from_the_policy_that_acted() -> None:
+    example = single_file()
+    args = example.Args(num_envs=3, num_steps=8)
+    env = gymnasium.make_vec("Esper-v0", num_envs=3, horizon=5, autoreset_mode="same_step", output="torch")
+    torch.manual_seed(0)
+    agent = example.Agent(env, args.wait_bias)
+    now = example.Now.of(*env.reset(seed=0), torch.ones(3, dtype=torch.bool), agent.initial_state(3))
+    agent.take_in(now.observation[None])
+    rollout, _ = example.collect(agent, env, args, now)
+    assert rollout.starts.nonzero()[:, 0].unique().tolist() == [0, 5]  # memory is emptied within the rollout
+    batch = rollout.select(torch.tensor([2, 0]))
+    choice, _, _ = agent(batch.observations, batch.masks, batch.starts, batch.state, batch.actions)
+    assert ulps(choice.log_prob - batch.log_prob, batch.log_prob) < 8
+
+
+@pytest.mark.slow
+def test_the_single_file_learns_past_the_plateau_rule() -> None:
+    example = single_file()
+    returns = example.evaluate(example.train(example.Args()), "Esper-v0", episodes=128, seed=10_000)
+    env = make_test_env("Esper-v0", 128)
+    rule = play(make_baselines(env, load_tuned("Esper-v0"))["plateau"], env, 10_000).discounted_return
+    assert np.mean(returns) > np.mean(rule)
