@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from esper_env.cli import INTERRUPTED, OneLineParser
 
-from esper_agent.algorithm.checkpoint import CheckpointError, restore_checkpoint, upgrade_checkpoint
+from esper_agent.algorithm.archive import CheckpointError
+from esper_agent.algorithm.checkpoint import restore_checkpoint, upgrade_checkpoint
 from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks

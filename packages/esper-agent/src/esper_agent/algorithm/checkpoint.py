@@ -8,9 +8,7 @@
 
 import copy
 import json
-import pickle
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,17 +16,15 @@ import torch
 from esper_env.files import replacing
 from torch import Tensor
 
+from esper_agent.algorithm.archive import FORMAT, CheckpointError, load_document
+
 State = dict[str, Any]
 
-FORMAT = "esper-agent checkpoint"
 SCHEMA_VERSION = 3
 OLDEST_VERSION = 2  # what came before was never released
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
-
-
-class CheckpointError(Exception):
-    """A checkpoint that cannot be written or read."""
+_FINITE = ("policy", "optimizer")  # parts of a state that one non-finite number makes worthless
 
 
 def save_checkpoint(path: str | Path, state: State) -> None:
@@ -39,8 +35,10 @@ def save_checkpoint(path: str | Path, state: State) -> None:
         state: nested dicts with string keys and lists, of tensors, strings, numbers, booleans and None.
 
     Raises:
-        CheckpointError: when the state holds something else, or the file cannot be written.
+        CheckpointError: when the state holds something else or weights that are not finite, or the file cannot be
+            written.
     """
+    _require_finite(state, "nothing was written")
     tensors: list[Tensor] = []
     tree = json.dumps(_pack(state, "state", tensors))
     document = {"format": FORMAT, "version": SCHEMA_VERSION, "tree": tree, "tensors": tensors}
@@ -48,16 +46,21 @@ def save_checkpoint(path: str | Path, state: State) -> None:
         with replacing(Path(path)) as file:
             torch.save(document, file)
     except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"cannot write {path}: {error}; what was there is unchanged") from error
+        # torch hides an error of the file behind one of its own
+        reason = error.__context__ if isinstance(error.__context__, OSError) else error
+        raise CheckpointError(f"cannot write {path}: {reason}; what was there is unchanged") from error
 
 
 def load_checkpoint(path: str | Path) -> State:
     """Read a state, brought to the current version; its tensors are mapped from the file, on the CPU.
 
     Raises:
-        CheckpointError: when the file is missing, damaged, foreign, hostile or newer than this package.
+        CheckpointError: when the file is missing, damaged, foreign, hostile, newer than this package, or holds weights
+            that are not finite.
     """
-    return migrate(*_read(Path(path)))
+    state = migrate(*_read(Path(path)))
+    _require_finite(state, f"{path} is refused")
+    return state
 
 
 class Stateful(Protocol):
@@ -91,7 +94,7 @@ def restore_checkpoint(path: str | Path, target: Stateful) -> State:
     state, before = load_checkpoint(path), copy.deepcopy(target.state_dict())
     try:
         target.load_state_dict(state)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # what a stranger's file may meet on its way in has no limits
         target.load_state_dict(before)
         raise CheckpointError(f"{path} does not fit: {error!r}; nothing has changed") from error
     return state
@@ -110,8 +113,8 @@ def migrate(version: int, state: State) -> State:
     try:
         for step in MIGRATIONS[version - OLDEST_VERSION :]:
             state = step(state)
-    except KeyError as error:
-        raise CheckpointError(f"the checkpoint is malformed: a state of version {version} needs {error}") from error
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"the checkpoint is malformed: no state of version {version} ({error!r})") from error
     return state
 
 
@@ -126,7 +129,7 @@ MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_2_to_3,)
 
 def _read(path: Path) -> tuple[int, State]:
     """The version and the state as stored."""
-    document = _load_document(path)
+    document = load_document(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not an {FORMAT}")
     version = document.get("version")
@@ -135,24 +138,29 @@ def _read(path: Path) -> tuple[int, State]:
     if version > SCHEMA_VERSION:
         raise CheckpointError(f"{path} has version {version}, newer than {SCHEMA_VERSION}; update esper-agent")
     try:
-        return version, _unpack(json.loads(document["tree"]), document["tensors"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is malformed: {error!r}") from error
+        state = _unpack(json.loads(document["tree"]), document["tensors"])
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is malformed: {error!r:.200}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is malformed: its state is a {type(state).__name__}")
+    return version, state
 
 
-def _load_document(path: Path) -> Any:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise CheckpointError(f"{path} is damaged: {damaged} does not match its checksum")
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} does not exist") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} holds code or foreign objects; nothing was loaded or run") from error
-    except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, NotImplementedError) as error:
-        raise CheckpointError(f"{path} is damaged or not an {FORMAT}: {error}") from error
+def _require_finite(state: Any, consequence: str) -> None:
+    """Refuse weights that no training could mend."""
+    for name in _FINITE:
+        for where, tensor in _leaves(state.get(name), name):
+            if not torch.isfinite(tensor).all():
+                raise CheckpointError(f"{where} holds numbers that are not finite; {consequence}")
+
+
+def _leaves(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in nested dictionaries, with its place."""
+    if isinstance(value, Tensor):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{where}.{key}")
 
 
 def _pack(value: Any, where: str, tensors: list[Tensor]) -> Any:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from esper_env import EsperVectorEnv
 from esper_env.rendering.rgb import FAINT, METRIC
 
-from esper_agent.algorithm.checkpoint import CheckpointError, restore_checkpoint
+from esper_agent.algorithm.archive import CheckpointError
+from esper_agent.algorithm.checkpoint import restore_checkpoint
 from esper_agent.baselines.scripted import GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_baselines
 from esper_agent.evaluation.episodes import Env, Floats, Policy
