@@ -151,7 +151,7 @@ def cut_after(straight: RunDirectory, directory: Path, step: int) -> RunDirector
 @pytest.mark.slow
 def test_ranks_resume_bit_for_bit(job: Job, straight: RunDirectory, tmp_path: Path) -> None:
     run = cut_after(straight, tmp_path / "cut", 2 * ROLLOUT)
-    assert job.run(run.path, "train", "--resume", "--no-progress") == [End(0, "")] * RANKS
+    assert job.run(run.path, "train", "--resume", "--trust", "--no-progress") == [End(0, "")] * RANKS
     assert_same_run(run, straight)
     state = load_checkpoint(run.latest_checkpoint())
     (other,) = state["other_ranks"]
@@ -197,7 +197,7 @@ def test_a_killed_rank_is_one_clear_error_and_the_job_resumes_bit_for_bit(
     for late in [path for path in run.checkpoints() if int(path.stem[5:]) >= ROLLOUTS * ROLLOUT]:
         late.unlink()
     run.config_file.write_bytes(straight.config_file.read_bytes())
-    assert job.run(run.path, "train", "--resume", "--no-progress") == [End(0, "")] * RANKS
+    assert job.run(run.path, "train", "--resume", "--trust", "--no-progress") == [End(0, "")] * RANKS
     assert_same_run(run, straight)
 
 

@@ -39,7 +39,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def live(mortals: Mortals, run: RunDirectory, arguments: list[str], fate: Fate | None = None) -> End:
     """Train for the length of a life: from the start if there is nothing to resume."""
-    begin = ["train", "--resume", "--no-progress"] if run.config_file.exists() else arguments
+    begin = ["train", "--resume", "--trust", "--no-progress"] if run.config_file.exists() else arguments
     return mortals.run(run.path, *begin, "--run-dir", run.path, fate=fate)
 
 

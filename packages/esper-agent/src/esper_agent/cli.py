@@ -19,7 +19,8 @@ from esper_agent.evaluation import evaluate_policy
 from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
 from esper_agent.runs.profiling import describe_profile
-from esper_agent.runs.training import Interrupted, build_model, resume_run, start_run
+from esper_agent.runs.stopping import Interrupted
+from esper_agent.runs.training import build_model, resume_run, start_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except Interrupted as stop:
         print(stop, flush=True)
-        return INTERRUPTED
+        return stop.code
     except KeyboardInterrupt:
-        hint = "; the run continues from its last checkpoint with --resume" if options.command is train else ""
+        begun = options.command is train and RunDirectory(options.run_dir).config_file.exists()
+        hint = "; the run continues from its last checkpoint with --resume" if begun else ""
         print(f"\nstopped at once{hint}", flush=True)
         return INTERRUPTED
     except (RunError, CheckpointError, LostRanksError) as error:
@@ -50,7 +52,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, ranks: Ranks) -> RunDirectory:
-    run = RunDirectory(options.run_dir)
+    run = RunDirectory(options.run_dir, trusted=options.trust)
     given = {name: getattr(options, name) for name in RunConfig.__dataclass_fields__ if hasattr(options, name)}
     if "agent" in given:
         given["agent"] = dict(given["agent"])
@@ -75,7 +77,7 @@ def _say_finished(run: RunDirectory, *, profile: bool) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Print the return of a trained agent over whole episodes."""
-    run, checkpoint = _find_checkpoint(options.path)
+    run, checkpoint = _find_checkpoint(options.path, trusted=options.trust)
     config = run.read_config()
     model = build_model(config)
     restore_checkpoint(checkpoint, model)
@@ -100,7 +102,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write a page about one run or several."""
-    runs = [RunDirectory(path) for path in options.run_dir]
+    runs = [RunDirectory(path, trusted=options.trust) for path in options.run_dir]
     path = options.out or runs[0].report_file
     for missing in write_report(runs, path, episodes=options.episodes, seed=options.seed):
         print(missing, flush=True)
@@ -151,6 +153,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "--set", dest="agent", type=_agent_setting, action="append", default=unset, metavar="NAME=VALUE",
         help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
     )  # fmt: skip
+    _add_trust(parser)
     parser.add_argument("--profile", action="store_true", help="measure phases and write a torch trace of some updates")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
     parser.set_defaults(command=train, parser=parser)
@@ -161,10 +164,16 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
         "path", type=Path, metavar="RUN_OR_CHECKPOINT", help="a run directory or one of its checkpoints"
     )
     parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="whole episodes to play (100)")
-    parser.add_argument("--seed", type=int, default=10_000, metavar="N", help="seed of the environments (10000)")
+    parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the environments (10000)")
     parser.add_argument("--stochastic", dest="deterministic", action="store_false", help="sample the actions")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    _add_trust(parser)
     parser.set_defaults(command=evaluate)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    text = "import the module that a run's config.json names for its environment, as in module:Id; it runs as your code"
+    parser.add_argument("--trust", action="store_true", help=text)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -172,15 +181,16 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help=several)
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page (report.html in the first RUN_DIR)")
     parser.add_argument("--episodes", type=_positive, default=32, metavar="N", help="held-out episodes to play (32)")
-    parser.add_argument("--seed", type=int, default=10_000, metavar="N", help="seed of the first of them (10000)")
+    parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the first of them (10000)")
+    _add_trust(parser)
     parser.set_defaults(command=report)
 
 
-def _find_checkpoint(path: Path) -> tuple[RunDirectory, Path]:
+def _find_checkpoint(path: Path, *, trusted: bool) -> tuple[RunDirectory, Path]:
     """The run that a path belongs to, and the checkpoint that it means."""
     if path.is_file():
-        return RunDirectory(path.resolve().parent.parent), path
-    run = RunDirectory(path)
+        return RunDirectory(path.resolve().parent.parent, trusted=trusted), path
+    run = RunDirectory(path, trusted=trusted)
     run.read_config()
     return run, run.latest_checkpoint()
 
@@ -211,6 +221,14 @@ def _as_typed(name: str) -> str:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return _at_least(1, text)
+
+
+def _seed(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
     return int(text)

@@ -11,7 +11,8 @@ from esper_agent.report.held_out import HeldOut, held_out_charts, held_out_rows,
 from esper_agent.report.history import History, read_histories
 from esper_agent.report.page import Section, Table, plotly_script, render
 from esper_agent.report.training_charts import RETURN_KEY, entropy_chart, operations_chart, return_chart, update_chart
-from esper_agent.runs.directory import STEP_KEY, RunDirectory, RunError
+from esper_agent.runs.directory import RunDirectory, RunError
+from esper_agent.runs.metrics import STEP_KEY
 from esper_agent.runs.profiling import phase_rows
 
 EPISODES = (
@@ -48,7 +49,8 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
         replace_text(path, page)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from error
-    return [block.text for section in sections for block in section.blocks if isinstance(block, Note)]
+    left_out = [text for history in histories if (text := history.run.unreadable_metrics())]
+    return left_out + [block.text for section in sections for block in section.blocks if isinstance(block, Note)]
 
 
 def facts(histories: Sequence[History], played: HeldOut | Note) -> Facts:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from esper_agent.evaluation.episodes import Floats
-from esper_agent.runs.directory import STEP_KEY, RunConfig, RunDirectory, RunError
+from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.metrics import STEP_KEY
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _block(name: str, block: Chart | Note | Table) -> str:
 
 
 def _chart(name: str, chart: Chart) -> str:
-    data = json.dumps(chart.figure(), allow_nan=False).replace("</", "<\\/")  # nothing in it may end the script
+    data = json.dumps(chart.figure(), allow_nan=False).replace("<", "\\u003c")  # nothing in it may look like a tag
     label = escape(f"{chart.title}. {chart.caption}", quote=True)
     return f"""<figure>
 <h3>{escape(chart.title)}</h3>

@@ -1,17 +1,21 @@
 """The run directory: settings, metrics, checkpoints and a picture of one training run."""
 
+import fcntl
 import json
-import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from esper_env.files import PARTIAL, replace_text
-from stable_baselines3.common.logger import JSONOutputFormat, KVWriter, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import KVWriter, Logger
+
+from esper_agent.runs.metrics import MetricsWriter, Rows, TensorBoardWriter, read_metrics
 
 PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
-STEP_KEY = "time/total_timesteps"
 
 
 class RunError(Exception):
@@ -54,12 +58,16 @@ class RunConfig:
 class RunDirectory:
     """The files of one run.
 
-    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/ and learning_curve.png; when asked for,
-    report.html and profile/.
+    config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and lock; when asked
+    for, report.html and profile/.
+
+    Args:
+        path: the directory.
+        trusted: whether the module that its settings may name for the environment may be imported.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        self.path, self.trusted = path, trusted
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint_directory = path / "checkpoints"
@@ -67,9 +75,10 @@ class RunDirectory:
         self.picture_file = path / "learning_curve.png"
         self.report_file = path / "report.html"
         self.profile_directory = path / "profile"
+        self.lock_file = path / "lock"
 
-    def create(self, config: RunConfig) -> None:
-        """Start a new run here; from the moment that it has settings, a killed run can be resumed.
+    def create(self) -> None:
+        """Make the directory of a new run.
 
         Raises:
             RunError: when something is here already.
@@ -77,14 +86,37 @@ class RunDirectory:
         if self.path.exists() and not self._is_free():
             raise RunError(f"{self.path} is not an empty directory; choose another, or continue it with --resume")
         self.path.mkdir(parents=True, exist_ok=True)
-        self.write_config(config)
 
     def _is_free(self) -> bool:
         """Whether this is a directory that holds at most what a killed process was writing."""
-        return self.path.is_dir() and all(entry.match(PARTIAL) for entry in self.path.iterdir())
+        leftovers = (PARTIAL, self.lock_file.name)
+        return self.path.is_dir() and all(any(map(entry.match, leftovers)) for entry in self.path.iterdir())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only writer here; the kernel takes the lock back from a process that dies.
+
+        Raises:
+            RunError: naming the living process that is.
+        """
+        file = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(file)
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(file)
+
+    def _take(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(file, 20, 0).decode(errors="replace") or "that has just started"
+            raise RunError(f"{self.path} is in use: process {owner} writes to it") from error
 
     def write_config(self, config: RunConfig) -> None:
-        """Record the settings and the versions they ran with."""
+        """Record the settings and the versions they ran with; from then on a killed run can be resumed."""
         record = {**asdict(config), "versions": {name: version(name) for name in PACKAGES}}
         replace_text(self.config_file, json.dumps(record, indent=2) + "\n")
 
@@ -97,9 +129,15 @@ class RunDirectory:
         try:
             record = json.loads(self.config_file.read_text(encoding="utf-8"))
             record.pop("versions")
-            return RunConfig(**record)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            config = RunConfig(**record)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(f"{self.path} holds no run: config.json cannot be read ({error})") from error
+        module, separator, _ = str(config.env_id).rpartition(":")
+        if separator and not self.trusted:
+            raise RunError(
+                f"{self.config_file} names the module {module!r}, whose code would run; allow it with --trust"
+            )
+        return config
 
     def checkpoint_file(self, step: int) -> Path:
         """Where the checkpoint after so many environment steps goes."""
@@ -133,43 +171,15 @@ class RunDirectory:
         """A logger that continues the metrics after so many environment steps."""
         outputs: list[KVWriter] = [
             MetricsWriter(self.metrics_file, step),
-            TensorBoardOutputFormat(str(self.tensorboard_directory)),
+            TensorBoardWriter(self.tensorboard_directory, step),
         ]
         return Logger(str(self.path), outputs)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> Rows:
         """The recorded metrics, one row per update."""
-        return read_metrics(self.metrics_file)
+        return read_metrics(self.metrics_file)[0]
 
-
-class MetricsWriter(JSONOutputFormat):
-    """SB3's JSON lines, continued from a checkpoint; a non-finite number is written as null.
-
-    Rows after the checkpoint's step, and a row cut short by a crash, are dropped: they will be written again.
-    """
-
-    def __init__(self, path: Path, step: int) -> None:
-        kept = [row for row in read_metrics(path) if row[STEP_KEY] <= step]
-        replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
-        self.file = path.open("a", encoding="utf-8")
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        """Append one row."""
-        super().write({**_finite(key_values), STEP_KEY: step}, {**key_excluded, STEP_KEY: ()}, step)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete rows of a metrics file; none when there is no file."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for every number that JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    def unreadable_metrics(self) -> str | None:
+        """A sentence about lines of the metrics that cannot be read; None if there are none."""
+        count = read_metrics(self.metrics_file)[1]
+        return f"{self.metrics_file}: lines that cannot be read and are left out: {count}" if count else None

@@ -1,14 +1,11 @@
 """The picture of a run: its return, entropies and critic over the environment steps."""
 
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from esper_agent.runs.directory import STEP_KEY
-
-Rows = list[dict[str, Any]]
+from esper_agent.runs.metrics import STEP_KEY, Rows
 
 
 def draw_learning_curve(rows: Rows, title: str, path: Path) -> None:

@@ -1,19 +1,18 @@
 """Training in a run directory: periodic checkpoints, resuming, and stopping on request."""
 
-import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 
 import gymnasium
 from esper_env.tasks.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from esper_agent.algorithm.checkpoint import restore_checkpoint
+from esper_agent.algorithm.archive import CheckpointError
+from esper_agent.algorithm.checkpoint import State, load_checkpoint, restore_checkpoint
 from esper_agent.algorithm.schedules import describe, restore
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.ppo import FactoredRecurrentPPO
@@ -21,14 +20,7 @@ from esper_agent.runs.action_shares import ActionShares
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
 from esper_agent.runs.learning_curve import draw_learning_curve
 from esper_agent.runs.profiling import ProfileRun
-
-
-class Interrupted(Exception):
-    """Training stopped on request; the state was saved."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        super().__init__(f"stopped; the run continues from {checkpoint} with --resume")
-        self.checkpoint = checkpoint
+from esper_agent.runs.stopping import Interrupted, stopping_on_signals
 
 
 class CheckpointRun(BaseCallback):
@@ -45,11 +37,7 @@ class CheckpointRun(BaseCallback):
         super().__init__()
         self.run, self.every, self.keep, self.ranks = run, every, keep, ranks
         self.next_save = 0
-        self.stop_requested = False
-
-    def request_stop(self) -> None:
-        """Stop before the next rollout."""
-        self.stop_requested = True
+        self.stop_requested = 0  # the signal that asks for a stop before the next rollout
 
     def save(self) -> Path:
         """Write a checkpoint of this moment."""
@@ -63,8 +51,8 @@ class CheckpointRun(BaseCallback):
         return path
 
     def _on_rollout_start(self) -> None:
-        if any(self.ranks.gather(self.stop_requested)):
-            raise Interrupted(self.save())
+        if signal := max(self.ranks.gather(self.stop_requested)):
+            raise Interrupted(self.save(), signal)
         if self.model.num_timesteps >= self.next_save:
             self.save()
 
@@ -79,7 +67,7 @@ def start_run(
 
     Raises:
         RunError: when the directory is not empty or cannot be written.
-        Interrupted: after Ctrl-C, with the state saved.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with the state saved.
         LostRanksError: when another rank has died.
     """
     model = build_model(config, ranks)
@@ -87,8 +75,12 @@ def start_run(
     config = replace(config, ranks=ranks.size, agent=describe(asdict(model.config)))
     with _explaining_failed_writes(run):
         if ranks.leads:
-            run.create(config)
-        _train(run, config, model, progress_bar=progress_bar, profile=profile)
+            run.create()
+        with run.locked() if ranks.leads else nullcontext():
+            if ranks.leads:
+                run.create()  # still empty, now that nobody else can begin
+                run.write_config(config)
+            _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
 def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, ranks: Ranks = ALONE) -> None:
@@ -97,18 +89,48 @@ def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, 
     Raises:
         RunError: when the directory holds no run or cannot be written.
         CheckpointError: when the checkpoint cannot be read or written.
-        Interrupted: after Ctrl-C, with the state saved.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with the state saved.
         LostRanksError: when another rank has died.
     """
     config = run.read_config()
-    model = build_model(config, ranks)
-    if run.checkpoints():
-        state = restore_checkpoint(run.latest_checkpoint(), model)
-        _note_other_ranks(1 + len(state["other_ranks"]), ranks)
-    with _explaining_failed_writes(run):
+    with _explaining_failed_writes(run), run.locked() if ranks.leads else nullcontext():
+        model = build_model(config, ranks)
+        if run.checkpoints():
+            state = restore_newest(run, model)
+            _note_other_ranks(1 + len(state["other_ranks"]), ranks)
         if ranks.leads:
             run.sweep()
+            _note(run.unreadable_metrics())
         _train(run, config, model, progress_bar=progress_bar, profile=profile)
+
+
+def restore_newest(run: RunDirectory, model: FactoredRecurrentPPO) -> State:
+    """Give the newest checkpoint's state to an agent; returns it.
+
+    Raises:
+        RunError: when there is none.
+        CheckpointError: when it cannot be read or does not fit; names an older one that can.
+    """
+    newest = run.latest_checkpoint()
+    try:
+        return restore_checkpoint(newest, model)
+    except CheckpointError as error:
+        readable = next(filter(_is_readable, reversed(run.checkpoints()[:-1])), None)
+        advice = "no older one can be read" if readable is None else f"move it away to go on from {readable}"
+        raise CheckpointError(f"{error}; {advice}") from error
+
+
+def _is_readable(checkpoint: Path) -> bool:
+    try:
+        load_checkpoint(checkpoint)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _note(text: str | None) -> None:
+    if text:
+        print(text, flush=True)
 
 
 def _note_other_ranks(before: int, ranks: Ranks) -> None:
@@ -142,7 +164,7 @@ def _train(
     callbacks = [ActionShares(), *([profiler] if profile and leads else []), callback]
     remaining = config.total_timesteps - model.num_timesteps
     try:
-        with _stopping_on_ctrl_c(callback):
+        with stopping_on_signals(callback, speaks=leads):
             if remaining > 0:
                 model.learn(remaining, callbacks, reset_num_timesteps=False, progress_bar=progress_bar)
                 callback.save()
@@ -169,21 +191,3 @@ def _explaining_failed_writes(run: RunDirectory) -> Iterator[None]:
         raise RunError(f"cannot write to {run.path}: {error}; the checkpoints in it are unchanged") from error
     finally:
         threading.excepthook = previous
-
-
-@contextmanager
-def _stopping_on_ctrl_c(callback: CheckpointRun) -> Iterator[None]:
-    """The first Ctrl-C asks for a stop; the second one interrupts at once."""
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        if callback.stop_requested:
-            raise KeyboardInterrupt
-        if callback.ranks.leads:
-            print("\nstopping after this update; Ctrl-C again stops at once", flush=True)
-        callback.request_stop()
-
-    previous = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
