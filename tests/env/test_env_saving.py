@@ -1,7 +1,9 @@
 """Saving: an episode interrupted at any step goes on bit for bit, in another process too."""
 
+import copy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,69 @@ def test_a_state_of_an_environment_with_other_arguments_is_refused_and_changes_n
         other.load_state_dict(saved_from.state_dict())
     assert_same(other.state_dict(), before)
     env.load_state_dict(saved_from.state_dict())
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "one row": lambda tensor: tensor[:1],
+    "stretched": lambda tensor: tensor[:1].expand(1 << 32, *tensor.shape[1:]),
+    "other type": lambda tensor: tensor.to(torch.int16),
+    "no tensor": lambda tensor: tensor.tolist(),
+    "nothing": lambda _: None,
+}
+
+
+def changed(saved: dict[str, Any], place: str, change: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
+    """A saved state with one tensor replaced."""
+    _, *parents, last = place.split("/")
+    copied: dict[str, Any] = copy.deepcopy(saved)
+    owner = copied
+    for parent in parents:
+        owner = owner[parent]
+    owner[last] = change(owner[last])
+    return copied
+
+
+@pytest.fixture
+def played() -> EsperVectorEnv:
+    """An environment in which seeds grow."""
+    env = tiny(8, **RUGGED)
+    env.reset(seed=2)
+    course(env, 0, 9)
+    return env
+
+
+@pytest.mark.ledger("Y6")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_state_of_another_shape_or_type_is_refused_and_changes_nothing(played: EsperVectorEnv, change: str) -> None:
+    saved, other = played.state_dict(), tiny(8, **RUGGED)
+    before = other.state_dict()
+    tensors = {place: leaf for place, leaf in leaves(saved).items() if isinstance(leaf, torch.Tensor)}
+    for place, tensor in tensors.items():
+        if change != "one row" or len(tensor) > 1:
+            with pytest.raises(ValueError, match="the saved environment"):
+                other.load_state_dict(changed(saved, place, CHANGES[change]))
+    assert_same(other.state_dict(), before)
+    assert any("/seeds/" in place for place in tensors)
+
+
+@pytest.mark.ledger("Y6")
+@pytest.mark.parametrize("part", ["/simulation", "/simulation/snapshot"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("census/blueprint", 99), ("census/blueprint", -2), ("census/blend", 3), ("state/stage", 6), ("state/last_op", 5)],
+)
+def test_a_state_with_values_that_mean_nothing_is_refused(
+    played: EsperVectorEnv, part: str, name: str, value: int
+) -> None:
+    saved = played.state_dict()
+    with pytest.raises(ValueError, match=rf"{name.replace('/', '.')} holds {value}; allowed"):
+        played.load_state_dict(changed(saved, f"{part}/{name}", lambda tensor: torch.full_like(tensor, value)))
+    assert_same(played.state_dict(), saved)
+
+
+@pytest.mark.ledger("Y6")
+def test_a_census_without_its_seeds_is_refused(played: EsperVectorEnv) -> None:
+    saved = played.state_dict()
+    saved["simulation"]["seeds"].popitem()
+    with pytest.raises(ValueError, match=r"environment\.seeds is a dictionary"):
+        played.load_state_dict(saved)

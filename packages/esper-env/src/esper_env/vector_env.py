@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.config import EsperConfig, check_choice, check_range, make_config
+from esper_env.fused.structure import require_alike
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
 from esper_env.mdp.observation import Schema
 from esper_env.mdp.phases import Phase
-from esper_env.mdp.saving import load, save
+from esper_env.mdp.saving import check, load, save
 from esper_env.mdp.simulation import Outcome, Simulation
 from esper_env.mdp.state import State
 from esper_env.population.cohort import Rows
@@ -207,6 +208,9 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from `state_dict()` of an environment with the same arguments."""
+        check(self.simulation, saved["simulation"])
+        flags = {name: torch.from_numpy(rows) for name, rows in (("seeded", self._seeded), ("begun", self._begun))}
+        require_alike({name: saved.get(name) for name in flags}, flags, "environment")
         load(self.simulation, saved["simulation"])
         self._seeded, self._begun = saved["seeded"].numpy().copy(), saved["begun"].numpy().copy()
         if self._recorder is not None:

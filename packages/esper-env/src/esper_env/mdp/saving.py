@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from esper_env.blueprints.blends import Blend
+from esper_env.fused.structure import require_alike
+from esper_env.mdp.actions import Op
 from esper_env.mdp.instances import draw, episode_keys
 from esper_env.mdp.lifecycle import gates
 from esper_env.mdp.simulation import Simulation
-from esper_env.mdp.state import State
+from esper_env.mdp.state import Stage, State
 from esper_env.population.cohort import Cohort
-from esper_env.population.population import Census, SeedKey
+from esper_env.population.population import EMPTY, Census, SeedKey
 
 
 def save(simulation: Simulation) -> dict[str, Any]:
@@ -37,11 +40,30 @@ def save(simulation: Simulation) -> dict[str, Any]:
     }
 
 
+def check(simulation: Simulation, saved: dict[str, Any]) -> None:
+    """Refuse what `save` does not give in a simulation of this configuration and size, before anything is copied.
+
+    Raises:
+        ValueError: naming the first difference.
+    """
+    own = save(simulation)
+    for field, mine in own["settings"].items():
+        if saved["settings"].get(field) != mine:
+            theirs = saved["settings"].get(field)
+            raise ValueError(f"the saved environment has {field}={theirs!r}; this one has {mine!r}")
+    own["seeds"] = _expected_seeds(simulation, saved["census"]["blueprint"])
+    require_alike({**saved, "settings": own["settings"]}, own, "environment")
+    kinds = len(simulation.population.engine.blueprints)
+    for part in (saved, saved["snapshot"]):
+        census = part["census"]
+        _require_range("census.blueprint", census["blueprint"], EMPTY, kinds)
+        _require_range("census.blend", census["blend"], 0, len(Blend))
+        _require_range("state.stage", part["state"]["stage"], 0, len(Stage))
+        _require_range("state.last_op", part["state"]["last_op"], 0, len(Op))
+
+
 def load(simulation: Simulation, saved: dict[str, Any]) -> None:
-    """Continue from what `save` gave, in a simulation of the same configuration and size, on any device."""
-    for field, mine in _settings(simulation).items():
-        if saved["settings"][field] != mine:
-            raise ValueError(f"the saved environment has {field}={saved['settings'][field]!r}; this one has {mine!r}")
+    """Continue from what `save` gave and `check` accepts, on any device."""
     device = simulation.config.device
     simulation.base_key = saved["base_key"].to(device).clone()
     simulation.episode = saved["episode"].to(device).clone()
@@ -63,6 +85,25 @@ def _settings(simulation: Simulation) -> dict[str, Any]:
     settings = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(simulation.config).items()}
     del settings["device"]
     return {"num_envs": simulation.n, **settings}
+
+
+def _expected_seeds(simulation: Simulation, blueprint: Any) -> dict[str, Any]:
+    """The seeds that a census asks for, as tensors without memory."""
+    engine, seeds = simulation.population.engine, {}
+    require_alike(blueprint, _census(simulation.population.census)["blueprint"], "environment.census.blueprint")
+    _require_range("census.blueprint", blueprint, EMPTY, len(engine.blueprints))
+    for slot, layouts in enumerate(engine.seed_layouts):
+        for kind, layout in enumerate(layouts):
+            if rows := int((blueprint[:, slot] == kind).sum()):
+                values = torch.empty(rows, layout.size, dtype=engine.dtype, device="meta")
+                seeds[_name((slot, kind))] = _numbered((values, *engine.optimizer.initial(values)))
+    return seeds
+
+
+def _require_range(name: str, values: torch.Tensor, low: int, stop: int) -> None:
+    strange = values[(values < low) | (values >= stop)]
+    if len(strange):
+        raise ValueError(f"the saved {name} holds {strange[0].item()}; allowed: {low} to {stop - 1}")
 
 
 def _load_instance(simulation: Simulation) -> None:
