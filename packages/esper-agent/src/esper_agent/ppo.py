@@ -21,14 +21,15 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.utils import configure_logger, get_device
+from stable_baselines3.common.utils import configure_logger
 from torch import Tensor
 
 from esper_agent.algorithm.acting import act
-from esper_agent.algorithm.agent_state import AgentState
+from esper_agent.algorithm.agent_state import AgentState, require_plausible
 from esper_agent.algorithm.callbacks import MaybeCallback, as_callbacks
 from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.algorithm.collector import RolloutCollector
+from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import (
     AnyEnv,
     ObservationEncoder,
@@ -80,7 +81,7 @@ class FactoredRecurrentPPO(AgentState):
         self.config = make_config(settings)
         self.ranks = ranks
         self.seed = ranks.gather(int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)[0]
-        self.device, self.verbose, self.tensorboard_log = get_device(device), verbose, tensorboard_log
+        self.device, self.verbose, self.tensorboard_log = choose_device(device), verbose, tensorboard_log
         self.set_env(env, n_envs)
 
     def _build(self, env: TensorEnv) -> None:
@@ -356,6 +357,7 @@ class FactoredRecurrentPPO(AgentState):
         """
         state = load_checkpoint(path)
         saved = {name: restore(name, value) for name, value in state["config"].items() if name not in settings}
+        require_plausible(make_config(saved), state["policy"])
         model = cls(env, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
         model.load_state_dict({**state, "env": None, "other_ranks": []})
         return model

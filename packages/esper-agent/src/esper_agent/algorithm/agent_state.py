@@ -1,12 +1,18 @@
 """What a checkpoint holds of an agent, and how the agent takes it over."""
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import torch
+from esper_env.fused.structure import require_alike
+from torch import Tensor
 
 from esper_agent.algorithm.collector import RolloutCollector
+from esper_agent.algorithm.devices import load_generator
 from esper_agent.algorithm.environments import ObservationEncoder, TensorEnv
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer
 from esper_agent.algorithm.schedules import describe
@@ -78,13 +84,18 @@ class AgentState:
         Raises:
             ValueError: when the state belongs to another network; nothing has changed then.
         """
-        check_shapes(state["policy"], dict(self.policy.state_dict()))
+        before = self.state_dict()
+        check_shapes(state["policy"], before["policy"])
+        require_alike(state["policy"], before["policy"], "policy")
         self.learner.optimizer.check_state_dict(state["optimizer"])
+        for name in ("counters", "total_timesteps", *(["optimizer"] if state["optimizer"] else [])):
+            require_alike(state[name], before[name], name)
         self.policy.load_state_dict(state["policy"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.learner.counters = Counters(**state["counters"])
-        self.learner.shuffle.set_state(state["generators"]["shuffle"].clone())
-        self.action_generator.set_state(state["generators"]["actions"].clone())
+        key = self.seed + self.learner.counters.env_steps
+        load_generator(self.learner.shuffle, state["generators"]["shuffle"], key)
+        load_generator(self.action_generator, state["generators"]["actions"], key + 1)
         self.monitor.load_state_dict(state["detectors"])
         self.ep_info_buffer.clear()
         self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
@@ -96,6 +107,20 @@ class AgentState:
     def _load_own_state(self, own: dict[str, Any]) -> None:
         env = self.env.env.unwrapped
         if own["env"] is not None and hasattr(env, "load_state_dict"):
+            require_alike(own["runner"], self.collector.state_dict(), "runner")
             env.load_state_dict(own["env"])
             self.collector.load_state_dict(own["collector"])
             self.buffer.load_state_dict(own["rollout"])
+
+
+def require_plausible(config: PPOConfig, policy: Mapping[str, Tensor]) -> None:
+    """Refuse settings that ask for more parameters than were saved, before they are allocated.
+
+    Raises:
+        ValueError: when they do.
+    """
+    widths = (*config.encoder_sizes, config.lstm_size, config.head_hidden)
+    least = sum(math.prod(pair) for pair in pairwise(widths)) + 4 * config.lstm_layers * config.lstm_size**2
+    saved = sum(tensor.numel() for tensor in policy.values())
+    if least > saved:
+        raise ValueError(f"the saved settings ask for at least {least:,} parameters; saved are {saved:,}")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from esper_env.fused.structure import require_alike
 from torch import Tensor
 
 from esper_agent.networks.action_spec import ActionSpec
@@ -205,18 +206,30 @@ class RolloutBuffer:
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """The part of the rollout that is filled, for checkpoints."""
-        chunks = -(-self.position // self.sequence_length)
-        tensors = {name: getattr(self, name)[: self.position] for name in self._time_fields()}
+        return self._part(self.position)
+
+    def _part(self, position: int) -> dict[str, Tensor | int]:
+        """The first steps of the rollout."""
+        chunks = -(-position // self.sequence_length)
+        tensors = {name: getattr(self, name)[:position] for name in self._time_fields()}
         states = {"hidden": self.hidden[:chunks], "cell": self.cell[:chunks]}
-        return {"position": self.position, **tensors, **states}
+        return {"position": position, **tensors, **states}
 
     def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
-        """Take over a saved part of a rollout."""
-        self.position = int(state["position"])
-        for name in (*self._time_fields(), "hidden", "cell"):
-            saved = state[name]
-            assert isinstance(saved, Tensor)
-            getattr(self, name)[: len(saved)] = saved
+        """Take over a saved part of a rollout.
+
+        Raises:
+            ValueError: when it is none of this rollout; nothing has changed then.
+        """
+        position = state["position"]
+        if type(position) is not int or not 0 <= position <= self.n_steps:
+            raise ValueError(f"the saved rollout has {position!r} steps; allowed: 0 to {self.n_steps}")
+        part = self._part(position)
+        require_alike(state, part, "rollout")
+        self.position = position
+        for name, own in part.items():
+            if isinstance(own, Tensor):
+                own.copy_(state[name])  # type: ignore[arg-type]
 
     def _time_fields(self) -> tuple[str, ...]:
         masks = () if self.masks is None else ("masks",)
