@@ -19,7 +19,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "other type": lambda tensor: tensor.to(torch.int16),
     "no tensor": lambda tensor: tensor.tolist(),
 }
-PARTS = ("policy", "optimizer", "generators", "runner", "rollout")
+PARTS = ("policy", "optimizer", "generators", "collector", "rollout")
 HUGE = 30_000
 
 

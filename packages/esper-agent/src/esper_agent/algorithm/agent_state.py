@@ -88,7 +88,7 @@ class AgentState:
         check_shapes(state["policy"], before["policy"])
         require_alike(state["policy"], before["policy"], "policy")
         self.learner.optimizer.check_state_dict(state["optimizer"])
-        for name in ("counters", "total_timesteps", *(["optimizer"] if state["optimizer"] else [])):
+        for name in ("counters", "total_timesteps"):
             require_alike(state[name], before[name], name)
         self.policy.load_state_dict(state["policy"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
@@ -107,7 +107,7 @@ class AgentState:
     def _load_own_state(self, own: dict[str, Any]) -> None:
         env = self.env.env.unwrapped
         if own["env"] is not None and hasattr(env, "load_state_dict"):
-            require_alike(own["runner"], self.collector.state_dict(), "runner")
+            require_alike(own["collector"], self.collector.state_dict(), "collector")
             env.load_state_dict(own["env"])
             self.collector.load_state_dict(own["collector"])
             self.buffer.load_state_dict(own["rollout"])

@@ -1,6 +1,7 @@
 """The optimiser: AdamW over one flat tensor that holds the whole network."""
 
 import torch
+from esper_env.fused.structure import require_alike
 from torch import Tensor, nn
 
 from esper_agent.config import PPOConfig
@@ -77,14 +78,14 @@ class GroupedAdamW:
         Raises:
             ValueError: naming the first difference.
         """
-        shapes = [parameter.shape for parameter in self.parameters]
-        if len(state) not in (0, len(shapes)):
-            raise ValueError(f"the saved optimiser knows {len(state)} parameters; this agent has {len(shapes)}")
+        if len(state) not in (0, len(self.parameters)):
+            raise ValueError(
+                f"the saved optimiser knows {len(state)} parameters; this agent has {len(self.parameters)}"
+            )
+        step = self.flat.new_zeros(())
+        own = [{"step": step, **dict.fromkeys(MOMENTS, parameter.detach())} for parameter in self.parameters]
         for index, moments in state.items():
-            for key in MOMENTS:
-                if moments[key].shape != shapes[int(index)]:
-                    found, own = tuple(moments[key].shape), tuple(shapes[int(index)])
-                    raise ValueError(f"the saved {key} of parameter {index} has shape {found}; this agent's has {own}")
+            require_alike(moments, own[int(index)], f"optimizer.{index}")
 
     def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
         """Take over saved moments that fit; there are none from before the first step."""

@@ -225,7 +225,7 @@ class RolloutBuffer:
         if type(position) is not int or not 0 <= position <= self.n_steps:
             raise ValueError(f"the saved rollout has {position!r} steps; allowed: 0 to {self.n_steps}")
         part = self._part(position)
-        require_alike(state, part, "rollout")
+        require_alike({name: state.get(name) for name in part}, part, "rollout")
         self.position = position
         for name, own in part.items():
             if isinstance(own, Tensor):
