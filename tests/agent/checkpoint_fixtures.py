@@ -3,10 +3,11 @@
 A fixture of an older version is never made again: it is what a user of that version has on the disk.
 """
 
+import shutil
 from pathlib import Path
 
 from esper_agent import FactoredRecurrentPPO
-from esper_agent.algorithm.checkpoint import SCHEMA_VERSION
+from esper_agent.algorithm.checkpoint import SCHEMA_VERSION, upgrade_checkpoint
 
 DIRECTORY = Path(__file__).parent / "fixtures"
 ENV = "resumable_env:Resumable-v0"
@@ -22,4 +23,5 @@ def make_agent(seed: int) -> FactoredRecurrentPPO:
 
 
 if __name__ == "__main__":
-    make_agent(seed=3).learn(64).save(fixture_file(SCHEMA_VERSION))
+    shutil.copy(fixture_file(SCHEMA_VERSION - 1), fixture_file(SCHEMA_VERSION))
+    upgrade_checkpoint(fixture_file(SCHEMA_VERSION))

@@ -25,7 +25,7 @@ from esper_agent.algorithm.checkpoint import (
     SCHEMA_VERSION,
     CheckpointError,
     load_checkpoint,
-    migrate_2_to_3,
+    migrate_3_to_4,
     restore_checkpoint,
     save_checkpoint,
 )
@@ -258,11 +258,19 @@ def test_the_command_upgrades_a_file_in_place(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.ledger("K2")
 def test_a_migration_leaves_its_input_alone() -> None:
-    old = {"config": {"lstm_size": 4}, "runner": {"starts": 1}, "other_ranks": [{"runner": {"starts": 2}}]}
+    other = {"runner": {"starts": 2}, "env": {"simulation": {}}}
+    old = {
+        "config": {"item_size": 4, "lstm_size": 8},
+        "policy": {"encoder.describe.bias": 0, "value.bias": 1},
+        **{"runner": {"starts": 1}, "env": {"position": 3}, "other_ranks": [other]},
+    }
     before = copy.deepcopy(old)
-    new = migrate_2_to_3(old)
-    assert new["config"] == {"lstm_size": 4, "entity_size": 0}
-    assert [rank["collector"]["starts"] for rank in (new, *new["other_ranks"])] == [1, 2]
+    assert migrate_3_to_4(old) == {
+        "config": {"entity_size": 4, "lstm_size": 8},
+        "policy": {"encoder.embed.bias": 0, "value.bias": 1},
+        **{"collector": {"starts": 1}, "env": {"position": 3}},
+        "other_ranks": [{"collector": {"starts": 2}, "env": None}],
+    }
     assert old == before
 
 

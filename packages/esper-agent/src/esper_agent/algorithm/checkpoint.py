@@ -2,8 +2,8 @@
 
 | version | state |
 |---|---|
-| 2 | what the agent, its environments and every rank need to go on |
-| 3 | the setting `entity_size`; `runner` is called `collector` |
+| 3 | what version 0.1.0 wrote |
+| 4 | other names: `entity_size`, `encoder.embed`, `collector`; another state of Esper's environments |
 """
 
 import copy
@@ -20,8 +20,8 @@ from esper_agent.algorithm.archive import FORMAT, CheckpointError, load_document
 
 State = dict[str, Any]
 
-SCHEMA_VERSION = 3
-OLDEST_VERSION = 2  # what came before was never released
+SCHEMA_VERSION = 4
+OLDEST_VERSION = 3  # what came before was never released
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
 _FINITE = ("policy", "optimizer")  # parts of a state that one non-finite number makes worthless
@@ -118,13 +118,23 @@ def migrate(version: int, state: State) -> State:
     return state
 
 
-def migrate_2_to_3(state: State) -> State:
-    """Until then every observation was read as one flat vector, and the rollout collector was called a runner."""
-    own, *others = ({**rank, "collector": rank["runner"]} for rank in (state, *state["other_ranks"]))
-    return {**own, "config": {**state["config"], "entity_size": 0}, "other_ranks": others}
+def migrate_3_to_4(state: State) -> State:
+    """Give things their present names; Esper's environments, whose state was another, begin new episodes."""
+    own, *others = (_rename(_without_esper(rank), "runner", "collector") for rank in (state, *state["other_ranks"]))
+    policy = {name.replace("encoder.describe.", "encoder.embed."): value for name, value in state["policy"].items()}
+    config = _rename(state["config"], "item_size", "entity_size")
+    return {**own, "config": config, "policy": policy, "other_ranks": others}
 
 
-MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_2_to_3,)
+def _without_esper(rank: State) -> State:
+    return {**rank, "env": None} if "simulation" in (rank["env"] or ()) else rank
+
+
+def _rename(state: State, old: str, new: str) -> State:
+    return {new if name == old else name: value for name, value in state.items()}
+
+
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_3_to_4,)
 
 
 def _read(path: Path) -> tuple[int, State]:
