@@ -1,4 +1,4 @@
-"""A masked, factored, recurrent PPO in one file: it learns to grow networks better than the plateau rule does.
+"""A masked, factored, recurrent PPO in one file: three of four seeds end past the plateau rule.
 
 python examples/ppo_single_file.py --seed 0
 
