@@ -1,17 +1,18 @@
 """A chart: a plotly figure as plain data, with the words and the legend that the page puts around it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from esper_env.rendering.rgb import FAINT, INK, LINE, PAPER
 
-Trace = dict[str, Any]
+from esper_agent.report.traces import GRID, Trace
+
+Panel = tuple[int, str, dict[str, Any]]  # height in pixels, title and further settings of the vertical axis
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
-PALETTE = ("#0f766e", "#b45309", "#4f46e5", "#be185d", "#0369a1", "#4d7c0f", "#7c2d12", "#475569")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # so that colour is not the only difference
-GRID = "#e2e8f0"
+CATEGORIES = {"type": "category", "automargin": True}  # of an axis with words
+TOP, BOTTOM, GAP = 12, 44, 34  # pixels above, beneath and between panels
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Chart:
     traces: list[Trace]
     axes: dict[str, Any]  # axes, shapes and annotations of plotly's layout
     height: int  # pixels
-    legend: tuple[tuple[str, str], ...] = ()  # label and colour
+    legend: Sequence[tuple[str, str]] = ()  # label and colour
 
     def figure(self) -> dict[str, Any]:
         """The figure in plotly's own terms."""
@@ -31,7 +32,7 @@ class Chart:
             "font": {"family": FONT, "size": 13, "color": INK},
             "paper_bgcolor": PAPER,
             "plot_bgcolor": PAPER,
-            "margin": {"l": 56, "r": 16, "t": 12, "b": 44},
+            "margin": {"l": 56, "r": 16, "t": TOP, "b": BOTTOM},
             "showlegend": False,
             "hovermode": "closest",
             "hoverlabel": {"bgcolor": PAPER, "bordercolor": LINE, "font": {"family": FONT, "color": INK}},
@@ -54,25 +55,13 @@ def axis(title: str, **settings: Any) -> dict[str, Any]:
     return plain | settings
 
 
-def panel(number: int, top: float, bottom: float, title: str, **settings: Any) -> dict[str, Any]:
-    """The vertical axis of one of several panels above each other, between two shares of the height."""
-    name = "yaxis" if number == 1 else f"yaxis{number}"
-    return {name: axis(title, domain=[round(abs(bottom), 9), top], **settings)}  # the last one may come out as -1e-17
-
-
-def line(name: str, x: Any, y: Any, color: str, **settings: Any) -> Trace:
-    """A line with a tooltip; gaps stay gaps."""
-    tooltip = "%{x:,}: %{y:.3f}<extra>" + name + "</extra>"
-    plain = {"type": "scatter", "mode": "lines", "name": name, "x": numbers(x), "y": numbers(y)}
-    return plain | {"line": {"color": color, "width": 2}, "hovertemplate": tooltip, "connectgaps": False} | settings
-
-
-def numbers(values: Any) -> list[float | None]:
-    """Plain numbers, rounded to what a picture can show, with None where there is none."""
-    return [None if not np.isfinite(value) else float(f"{value:.6g}") for value in np.asarray(values, dtype=float)]
-
-
-def tinted(color: str, opacity: float) -> str:
-    """A colour #rrggbb, seen through."""
-    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+def panels(title: str, *parts: Panel) -> tuple[dict[str, Any], int]:
+    """The axes of panels from the top down, with the title of the axis beneath them, and the height of the chart."""
+    names = ["", *map(str, range(2, len(parts) + 1))]
+    axes, top = {"xaxis": axis(title, anchor=f"y{names[-1]}")}, 1.0
+    total = sum(height for height, *_ in parts) + GAP * (len(parts) - 1)
+    for name, (height, words, settings) in zip(names, parts, strict=True):
+        bottom = max(top - height / total, 0.0)  # the last one may come out as -1e-17
+        axes[f"yaxis{name}"] = axis(words, domain=[bottom, top], **settings)
+        top = bottom - GAP / total
+    return axes, TOP + total + BOTTOM

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from esper_env import EsperVectorEnv
 from esper_env.rendering.rgb import FAINT, METRIC
 
@@ -15,8 +16,9 @@ from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
 from esper_agent.evaluation.recording import Course, Recorder
 from esper_agent.evaluation.statistics import mean
 from esper_agent.ppo import FactoredRecurrentPPO
-from esper_agent.report.chart import Chart, Note, axis, numbers
+from esper_agent.report.chart import CATEGORIES, Chart, Note, axis
 from esper_agent.report.history import History
+from esper_agent.report.traces import markers, plain
 from esper_agent.runs.training import build_model
 
 NEVER = "never"
@@ -35,6 +37,11 @@ class HeldOut:
     def first(self) -> GrowthEpisodes:
         """How the first agent did."""
         return next(iter(self.agents.values()))
+
+    @property
+    def everyone(self) -> dict[str, GrowthEpisodes]:
+        """How all did."""
+        return self.agents | self.baselines
 
 
 def play_held_out(histories: Sequence[History], episodes: int, seed: int) -> HeldOut | Note:
@@ -82,7 +89,7 @@ def held_out_rows(played: HeldOut) -> list[list[str]]:
     """A row for everyone: name, test accuracy, gain over never growing, added parameters, return."""
     never = played.baselines[NEVER].test_accuracy
     rows = []
-    for name, result in (played.agents | played.baselines).items():
+    for name, result in played.everyone.items():
         gain = "–" if name == NEVER else _with_interval(result.test_accuracy - never)
         added, total = f"{result.added_parameters.mean():.0%}", _with_interval(result.episode_return)
         rows.append([name, _with_interval(result.test_accuracy), gain, added, total])
@@ -105,24 +112,11 @@ def held_out_charts(played: HeldOut) -> list[Chart]:
 
 
 def _dot_chart(title: str, about: str, played: HeldOut, measure: str, **settings: str) -> Chart:
-    found = {name: mean(getattr(result, measure)) for name, result in (played.agents | played.baselines).items()}
+    found = {name: mean(getattr(result, measure)) for name, result in played.everyone.items()}
     names = sorted(found, key=lambda name: found[name].point)
-    estimates = [found[name] for name in names]
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": numbers([one.point for one in estimates]),
-        "y": names,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": numbers([one.high - one.point for one in estimates]),
-            "arrayminus": numbers([one.point - one.low for one in estimates]),
-            "color": FAINT,
-            "thickness": 1.5,
-        },
-        "marker": {"color": [METRIC if name in played.agents else FAINT for name in names], "size": 11},
-        "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
-    }
-    axes = {"xaxis": axis("", **settings), "yaxis": axis("", type="category", automargin=True, showgrid=False)}
-    return Chart(title, about, [dots], axes, 60 + 34 * len(names), (("agent", METRIC), ("baseline", FAINT)))
+    low, points, high = np.array([(found[name].low, found[name].point, found[name].high) for name in names]).T
+    reach = {"type": "data", "symmetric": False, "array": plain(high - points), "arrayminus": plain(points - low)}
+    colors = [METRIC if name in played.agents else FAINT for name in names]
+    dots = markers("", points, names, colors, "%{y}: %{x:.3f}", error_x=reach | {"color": FAINT, "thickness": 1.5})
+    axes = {"xaxis": axis("", **settings), "yaxis": axis("", showgrid=False, **CATEGORIES)}
+    return Chart(title, about, [dots], axes, 60 + 34 * len(names), [("agent", METRIC), ("baseline", FAINT)])

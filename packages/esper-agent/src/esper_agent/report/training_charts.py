@@ -1,7 +1,6 @@
 """Charts of the training: return, operations, entropies, critic, and what the detectors saw."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from esper_env import Op
@@ -10,14 +9,14 @@ from esper_env.rendering.rgb import FAINT, LINE, METRIC, OP_COLORS, WARNING
 from esper_agent.diagnostics import Severity
 from esper_agent.evaluation.episodes import Floats
 from esper_agent.evaluation.statistics import bootstrap
-from esper_agent.report.chart import DASHES, PALETTE, Chart, Note, Trace, axis, line, numbers, panel, tinted
+from esper_agent.report.chart import CATEGORIES, Chart, Note, Panel, panels
 from esper_agent.report.history import History, curves
+from esper_agent.report.traces import DASHES, PALETTE, Trace, label, line, markers, nth, tinted
 from esper_agent.runs.action_shares import SHARE_KEY
 
 RETURN_KEY, EVENTS_KEY, ENTROPY_KEY = "rollout/ep_rew_mean", "diagnostics/events", "train/entropy/"
 STEPS_TITLE = "environment steps"
-SEVERITY_COLORS = {Severity.WARNING: "#b45309", Severity.CRITICAL: WARNING}
-SEVERITY_SYMBOLS = {Severity.WARNING: "triangle-up", Severity.CRITICAL: "x"}
+SEVERITY_MARKS = {Severity.WARNING: ("#b45309", "triangle-up"), Severity.CRITICAL: (WARNING, "x")}
 
 
 def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -> Chart | Note:
@@ -30,65 +29,38 @@ def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -
     found = curves(histories, RETURN_KEY)
     if found is None:
         return Note("No learning curve: no episode has ended yet.")
-    (steps, values), single = found, len(histories) == 1
-    events = event_traces(histories)
-    lanes = len({lane for trace in events for lane in trace["y"]})
-    split = 1.0 if not events else 220 / (220 + 50 + 26 * lanes)
-    axes = {"xaxis": axis(STEPS_TITLE, anchor="y2" if events else "y"), **panel(1, 1.0, 1 - split, "episode return")}
-    if events:
-        axes |= panel(2, 0.9 * (1 - split), 0.0, "", type="category", automargin=True)
-    axes["annotations"] = [_level_name(steps, name, value) for name, value in baselines.items()]
+    (steps, values), single, events = found, len(histories) == 1, event_traces(histories)
+    lanes: Panel = (26 * len({lane for trace in events for lane in trace["y"]}), "", CATEGORIES)
+    axes, height = panels(STEPS_TITLE, (244, "episode return", {}), *([lanes] if events else []))
+    axes["annotations"] = [label(steps[0], value, name, FAINT) for name, value in baselines.items()]
     legend = [("mean of recent episodes" if single else "mean over runs, 95 % interval", METRIC)]
     legend += [("baselines, on held-out instances", FAINT)] if baselines else []
     words = "Beneath: what the detectors of each update reported." if events else "No detector raised an alarm."
-    dotted = {"color": FAINT, "width": 1.5, "dash": "dot"}
-    levels = [line(name, steps[[0, -1]], [value] * 2, FAINT, line=dotted) for name, value in baselines.items()]
+    ends = steps[[0, -1]]
+    levels = [line(name, ends, [value] * 2, FAINT, width=1.5, dash="dot") for name, value in baselines.items()]
     runs = [] if single else _runs_and_interval(histories, steps, values)
     traces = [*levels, *runs, line("mean", steps, values.mean(axis=0), METRIC), *events]
-    return Chart("Return", words, traces, axes, 300 + 26 * lanes, tuple(legend))
-
-
-def _level_name(steps: Floats, name: str, value: float) -> dict[str, Any]:
-    place = {"x": float(steps[0]), "y": value, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    return place | {"text": name, "font": {"size": 12, "color": FAINT}}
+    return Chart("Return", words, traces, axes, height, legend)
 
 
 def _runs_and_interval(histories: Sequence[History], steps: Floats, values: Floats) -> list[Trace]:
     _, low, high = bootstrap(np.mean, values)
-    outline = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": numbers(np.concatenate([steps, steps[::-1]])),
-        "y": numbers(np.concatenate([high, low[::-1]])),
-        "fill": "toself",
-        "fillcolor": tinted(METRIC, 0.18),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
-    thin = {"width": 1, "color": LINE}
-    return [outline, *(line(history.name, *history.curve(RETURN_KEY), LINE, line=thin) for history in histories)]
+    around = (np.concatenate([steps, steps[::-1]]), np.concatenate([high, low[::-1]]))
+    band = line("", *around, METRIC, width=0, tooltip="", fill="toself", fillcolor=tinted(METRIC, 0.18))
+    return [band, *(line(history.name, *history.curve(RETURN_KEY), LINE, width=1) for history in histories)]
 
 
 def event_traces(histories: Sequence[History]) -> list[Trace]:
     """A marker for each event, in a lane of its detector, one trace per severity that occurred."""
-    found = [(history, event) for history in histories for row in history.rows for event in row.get(EVENTS_KEY, ())]
-    return [
-        _severity_trace(severity, found) for severity in Severity if any(e["severity"] == severity for _, e in found)
-    ]
-
-
-def _severity_trace(severity: Severity, found: Sequence[tuple[History, dict[str, Any]]]) -> Trace:
-    own = [(history, event) for history, event in found if event["severity"] == severity]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "yaxis": "y2",
-        "x": [event["step"] for _, event in own],
-        "y": [event["name"].replace("_", " ") for _, event in own],
-        "text": [f"{event['message']}<br>{history.name}" for history, event in own],
-        "marker": {"color": SEVERITY_COLORS[severity], "symbol": SEVERITY_SYMBOLS[severity], "size": 10},
-        "hovertemplate": "%{x:,}: %{text}<extra>" + severity.value + "</extra>",
-    }
+    events = [(event, history) for history in histories for row in history.rows for event in row.get(EVENTS_KEY, ())]
+    traces = []
+    for severity, (color, symbol) in SEVERITY_MARKS.items():
+        own = [(event, history.name) for event, history in events if event["severity"] == severity]
+        steps, lanes = [event["step"] for event, _ in own], [event["name"].replace("_", " ") for event, _ in own]
+        words = [f"{event['message']}<br>{name}" for event, name in own]
+        found = markers(severity.value, steps, lanes, color, "%{x:,}: %{text}", symbol, text=words, yaxis="y2")
+        traces += [found] if own else []
+    return traces
 
 
 def operations_chart(histories: Sequence[History], esper: bool) -> Chart | Note:
@@ -96,31 +68,23 @@ def operations_chart(histories: Sequence[History], esper: bool) -> Chart | Note:
     found = _means(histories, SHARE_KEY)
     if not found:
         return Note("No operations: this run was recorded by a version that did not count them.")
-    names = [Op(value).name.lower() if esper else str(value) for value in range(len(found))]
-    colors = [OP_COLORS[Op(value)] if esper else PALETTE[value % len(PALETTE)] for value in range(len(found))]
     traces = []
-    for name, color, curve in zip(names, colors, found.values(), strict=True):
-        area = {"stackgroup": "share", "line": {"width": 0.5, "color": color}, "fillcolor": tinted(color, 0.75)}
-        traces.append(line(name, *curve, color, **area, hovertemplate="%{x:,}: %{y:.1%}<extra>" + name + "</extra>"))
-    axes = {"xaxis": axis(STEPS_TITLE), "yaxis": axis("share of decisions", range=[0, 1], tickformat=".0%")}
+    for value, curve in enumerate(found.values()):
+        name, color = (Op(value).name.lower(), OP_COLORS[Op(value)]) if esper else (str(value), nth(PALETTE, value))
+        area = {"stackgroup": "share", "fillcolor": tinted(color, 0.75)}
+        traces.append(line(name, *curve, color, width=0.5, tooltip="%{x:,}: %{y:.1%}", **area))
     words = f"What the agent chose in each rollout{_over(histories)}, while it explored."
-    return Chart("Operations", words, traces, axes, 280, tuple(zip(names, colors, strict=True)))
+    return _lines("Operations", words, traces, (224, "share of decisions", {"range": [0, 1], "tickformat": ".0%"}))
 
 
 def entropy_chart(histories: Sequence[History]) -> Chart | Note:
     """The entropy of each head where it had a choice."""
-    heads = _means(histories, ENTROPY_KEY)
-    if not heads:
+    heads = enumerate(_means(histories, ENTROPY_KEY).items())
+    traces = [line(head, *curve, nth(PALETTE, place), dash=nth(DASHES, place)) for place, (head, curve) in heads]
+    if not traces:
         return Note("No entropies were recorded.")
-    styles = [(PALETTE[place % len(PALETTE)], DASHES[place % len(DASHES)]) for place in range(len(heads))]
-    traces = [
-        line(head, *curve, color, line={"color": color, "width": 2, "dash": dash})
-        for (head, curve), (color, dash) in zip(heads.items(), styles, strict=True)
-    ]
-    axes = {"xaxis": axis(STEPS_TITLE), "yaxis": axis("entropy", range=[0, 1.02])}
     words = f"Of each head, over the steps where it had a choice{_over(histories)}: 1 is uniform over the legal values."
-    legend = tuple((head, color) for head, (color, _) in zip(heads, styles, strict=True))
-    return Chart("Entropy", words, traces, axes, 280, legend)
+    return _lines("Entropy", words, traces, (224, "entropy", {"range": [0, 1.02]}))
 
 
 def update_chart(histories: Sequence[History]) -> Chart | Note:
@@ -128,19 +92,21 @@ def update_chart(histories: Sequence[History]) -> Chart | Note:
     found = _means(histories, "train/")
     if not {"explained_variance", "approx_kl"} <= set(found):
         return Note("No updates were recorded.")
-    fit = found["explained_variance"]
+    fit, kl = found["explained_variance"], found["approx_kl"]
     traces = [
         line("explained variance", *fit, PALETTE[0]),
-        line("KL divergence", *found["approx_kl"], PALETTE[1], yaxis="y2"),
+        line("KL divergence of the joint policy", *kl, PALETTE[1], yaxis="y2"),
     ]
-    axes = {
-        "xaxis": axis(STEPS_TITLE, anchor="y2"),
-        **panel(1, 1.0, 0.56, "critic", range=[max(min(0.0, float(np.nanmin(fit[1]))), -1.0), 1.02]),
-        **panel(2, 0.44, 0.0, "KL", rangemode="tozero"),
-    }
+    critic: Panel = (115, "critic", {"range": [max(min(0.0, float(np.nanmin(fit[1]))), -1.0), 1.02]})
     words = f"Share of the returns' variance that the critic explains; KL divergence of each update{_over(histories)}."
-    legend = (("explained variance", PALETTE[0]), ("KL divergence of the joint policy", PALETTE[1]))
-    return Chart("Critic and step size", words, traces, axes, 320, legend)
+    return _lines("Critic and step size", words, traces, critic, (115, "KL", {"rangemode": "tozero"}))
+
+
+def _lines(title: str, words: str, traces: list[Trace], *parts: Panel) -> Chart:
+    """Lines over the steps of the training, named by the legend."""
+    return Chart(
+        title, words, traces, *panels(STEPS_TITLE, *parts), [(one["name"], one["line"]["color"]) for one in traces]
+    )
 
 
 def _means(histories: Sequence[History], prefix: str) -> dict[str, tuple[Floats, Floats]]:

@@ -16,23 +16,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from esper_env.testing.playing import (
-    Env,
-    Played,
-    Reference,
-    Subject,
-    Vector,
-    differences,
-    leaves,
-    other_actions,
-    play,
-    play_until_end,
-    row_of,
-)
+from esper_env.testing.comparing import differences, leaves, rows_of, unlike
+from esper_env.testing.playing import Env, Played, Subject, Vector, other_actions, play
 
 MODES = ("next_step", "same_step", "disabled")
 
@@ -96,24 +85,24 @@ def _check_step_types(step: Played, n: int) -> None:
 
 def check_next_step(subject: Subject) -> None:
     """NEXT_STEP: the step after an end ignores the action of that row, resets it, and rewards nothing."""
-    env, steps = play_until_end(subject, "next_step")
-    other, other_steps = play_until_end(subject, "next_step")
+    env, steps = subject.play_until_end("next_step")
+    other, other_steps = subject.play_until_end("next_step")
     ended = np.flatnonzero(steps[-1].ended).tolist()
     assert np.array_equal(steps[-1].ended, other_steps[-1].ended), "next_step: the same seed ends differently"
     first = play(env, steps[-1].infos)
     reset, *_ = other.step(other_actions(other, first.actions, ended))
+    depends = unlike(env.observation_space, first.observations, reset)
+    begun = unlike(env.observation_space, first.observations, steps[-1].observations)
     for row in ended:
         assert first.rewards[row] == 0.0, f"next_step: row {row} is rewarded {first.rewards[row]} for its reset"
         assert not first.ended[row], f"next_step: row {row} ends again in the step that resets it"
-        batches = (first.observations, reset, steps[-1].observations)
-        begun, begun_otherwise, last = (row_of(env.observation_space, batch, row) for batch in batches)
-        assert not differences(begun, begun_otherwise), f"next_step: the reset of row {row} depends on the action"
-        assert differences(begun, last), f"next_step: row {row} was not reset in the step after its end"
+        assert row not in depends, f"next_step: the reset of row {row} depends on the action"
+        assert row in begun, f"next_step: row {row} was not reset in the step after its end"
 
 
 def check_same_step(subject: Subject) -> None:
     """SAME_STEP: an ended row gives its first new observation, and its last one in infos["final_obs"]."""
-    env, steps = play_until_end(subject, "same_step")
+    env, steps = subject.play_until_end("same_step")
     last, ended = steps[-1], steps[-1].ended
     for step in steps[:-1]:
         assert "final_obs" not in step.infos, "same_step: infos has final_obs although no episode ended"
@@ -126,22 +115,19 @@ def check_same_step(subject: Subject) -> None:
     final = last.infos["final_obs"]
     assert isinstance(final, np.ndarray), f"same_step: final_obs is a {type(final).__name__}, not an array"
     assert final.dtype == object, f"same_step: final_obs has dtype {final.dtype}, not object"
-    for row in range(subject.num_envs):
-        _check_final_row(env, last, final[row], row)
-
-
-def _check_final_row(env: Vector, last: Played, final: Any, row: int) -> None:
-    if not last.ended[row]:
-        assert final is None, f"same_step: final_obs[{row}] is set although its episode goes on"
-        return
-    assert final in env.single_observation_space, f"same_step: final_obs[{row}] is not in single_observation_space"
-    begun = row_of(env.observation_space, last.observations, row)
-    assert differences(begun, final), f"same_step: row {row} returned its final observation instead of a new one"
+    for row, begun in enumerate(rows_of(env.observation_space, last.observations)):
+        if not ended[row]:
+            assert final[row] is None, f"same_step: final_obs[{row}] is set although its episode goes on"
+            continue
+        legal = final[row] in env.single_observation_space
+        assert legal, f"same_step: final_obs[{row}] is not in single_observation_space"
+        new = differences(begun, final[row])
+        assert new, f"same_step: row {row} returned its final observation instead of a new one"
 
 
 def check_disabled(subject: Subject) -> None:
     """DISABLED: reset with a mask begins only those rows anew, and leaves the caller's options alone."""
-    env, steps = play_until_end(subject, "disabled")
+    env, steps = subject.play_until_end("disabled")
     last = steps[-1].observations
     mask = np.zeros(subject.num_envs, dtype=np.bool_)
     mask[np.flatnonzero(steps[-1].ended)[0]] = True
@@ -150,12 +136,10 @@ def check_disabled(subject: Subject) -> None:
     assert list(options) == ["reset_mask"], "disabled: reset(options=...) changed the caller's options"
     assert np.array_equal(options["reset_mask"], mask), "disabled: reset changed the caller's reset_mask"
     assert observations in env.observation_space, "disabled: the observation of a masked reset is not in the space"
+    changed = unlike(env.observation_space, last, observations)
     for row in range(subject.num_envs):
-        before, after = (row_of(env.observation_space, batch, row) for batch in (last, observations))
-        if mask[row]:
-            assert differences(before, after), f"disabled: reset_mask selects row {row}, which was not reset"
-        else:
-            assert not differences(before, after), f"disabled: reset_mask spares row {row}, which changed"
+        assert row in changed or not mask[row], f"disabled: reset_mask selects row {row}, which was not reset"
+        assert row not in changed or mask[row], f"disabled: reset_mask spares row {row}, which changed"
 
 
 def check_seeding(subject: Subject) -> None:
@@ -170,9 +154,10 @@ def check_seeding(subject: Subject) -> None:
     by_list, _ = env.reset(seed=numbers)  # type: ignore[arg-type]
     assert not differences(by_list, first), f"seeding: seed={subject.seed} and seed={numbers} differ"
     shifted, _ = env.reset(seed=subject.seed + 1)
+    earlier, later = rows_of(env.observation_space, first), rows_of(env.observation_space, shifted)
     for row in range(subject.num_envs - 1):
-        pair = (row_of(env.observation_space, batch, place) for batch, place in ((shifted, row), (first, row + 1)))
-        assert not differences(*pair), f"seeding: row {row} of seed s + 1 is not row {row + 1} of seed s"
+        moved = differences(later[row], earlier[row + 1])
+        assert not moved, f"seeding: row {row} of seed s + 1 is not row {row + 1} of seed s"
 
 
 def check_rows(subject: Subject) -> None:
@@ -181,39 +166,39 @@ def check_rows(subject: Subject) -> None:
         return
     for mode in MODES:
         env, observations, infos = subject.begin(mode)
-        rows = [Reference(subject.make_single(), mode, subject.seed + row) for row in range(subject.num_envs)]
-        _check_observations(env, observations, rows, subject, f"rows: {mode}, reset")
+        single = SyncVectorEnv([subject.make_single] * subject.num_envs, autoreset_mode=AutoresetMode[mode.upper()])
+        expected, _ = single.reset(seed=subject.seed)
+        _check_observations(subject, env, observations, expected, f"rows: {mode}, reset")
         remaining = subject.max_steps
         while remaining:
             step = play(env, infos)
-            _check_results(env, step, rows, subject, f"rows: {mode}")
-            observations, infos = step.observations, step.infos
+            reference = Played(step.actions, *single.step(step.actions))
+            _check_results(subject, step, reference, f"rows: {mode}")
+            observations, infos, expected = step.observations, step.infos, reference.observations
             if mode == "disabled" and step.ended.any():
                 observations, infos = env.reset(options={"reset_mask": step.ended})
-            _check_observations(env, observations, rows, subject, f"rows: {mode}")
+                expected, _ = single.reset(options={"reset_mask": step.ended})
+            _check_observations(subject, env, observations, expected, f"rows: {mode}")
             remaining = min(remaining - 1, 2) if step.ended.any() else remaining - 1
 
 
-def _check_observations(env: Vector, batch: Any, rows: list[Reference], subject: Subject, where: str) -> None:
-    for number, reference in enumerate(rows):
-        found = differences(row_of(env.observation_space, batch, number), reference.observation, subject.tolerance)
-        assert not found, f"{where}: the observation of row {number} is not that of the single environment"
+def _check_observations(subject: Subject, env: Vector, found: Any, expected: Any, where: str) -> None:
+    wrong = unlike(env.observation_space, found, expected, subject.tolerance)
+    assert not wrong, f"{where}: the observation of row {min(wrong)} is not that of the single environment"
 
 
-def _check_results(env: Vector, step: Played, rows: list[Reference], subject: Subject, where: str) -> None:
-    for number, reference in enumerate(rows):
-        reward, *flags = reference.step(row_of(env.action_space, step.actions, number))
-        mine = float(step.rewards[number])
+def _check_results(subject: Subject, step: Played, expected: Played, where: str) -> None:
+    for row, (mine, reward) in enumerate(zip(step.rewards, expected.rewards, strict=True)):
         near = abs(mine - reward) <= subject.tolerance * max(1.0, abs(reward))
-        assert near, f"{where}: row {number} is rewarded {mine}; the single environment {reward}"
-        ends = [bool(step.terminated[number]), bool(step.truncated[number])]
-        assert ends == flags, f"{where}: row {number} has terminated, truncated = {ends}; the single one {flags}"
+        assert near, f"{where}: row {row} is rewarded {mine}; the single environment {reward}"
+        ends, flags = ([one.terminated[row], one.truncated[row]] for one in (step, expected))
+        assert ends == flags, f"{where}: row {row} has terminated, truncated = {ends}; the single one {flags}"
 
 
 def check_copies(subject: Subject) -> None:
     """Nothing that was returned shares memory with anything else that was, or changes later."""
     for mode in MODES:
-        env, steps = play_until_end(subject, mode)
+        env, steps = subject.play_until_end(mode)
         results: list[Any] = [vars(step) | {"actions": None} for step in steps[-2:]]
         if mode != "disabled":
             before = deepcopy(results)
@@ -234,7 +219,7 @@ def check_masks(subject: Subject) -> None:
     for mode in MODES:
         env, _, infos = subject.begin(mode)
         _check_masks(env, infos, f"masks: {mode}, reset")
-        env, steps = play_until_end(subject, mode)
+        env, steps = subject.play_until_end(mode)
         for number, step in enumerate(steps, start=1):
             _check_masks(env, step.infos, f"masks: {mode}, step {number}")
             if "final_info" in step.infos:

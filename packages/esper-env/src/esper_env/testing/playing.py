@@ -1,14 +1,15 @@
-"""Playing vector environments and comparing what they return: the tools of the conformance checks."""
+"""Playing vector environments with random legal actions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
+
+from esper_env.testing.comparing import unlike
 
 Env = gymnasium.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
@@ -31,6 +32,15 @@ class Subject:
         env.action_space.seed(self.seed)
         env.single_action_space.seed(self.seed)
         return env, *env.reset(seed=self.seed)
+
+    def play_until_end(self, mode: str) -> tuple[Vector, list["Played"]]:
+        """A new vector environment, played until the first episode ends."""
+        env, _, infos = self.begin(mode)
+        steps = [play(env, infos)]
+        while not steps[-1].ended.any():
+            assert len(steps) < self.max_steps, f"{mode}: no episode ended within max_steps={self.max_steps}"
+            steps.append(play(env, steps[-1].infos))
+        return env, steps
 
 
 @dataclass(frozen=True)
@@ -73,82 +83,7 @@ def play(env: Vector, infos: dict[str, Any]) -> Played:
 
 def other_actions(env: Vector, actions: Any, rows: list[int]) -> Any:
     """Random actions that differ from the given ones in each of some rows."""
-
-    def same(candidate: Any, row: int) -> bool:
-        return not differences(*(row_of(env.action_space, batch, row) for batch in (candidate, actions)))
-
     other = env.action_space.sample()
-    while any(same(other, row) for row in rows):
+    while not set(rows) <= unlike(env.action_space, other, actions):
         other = env.action_space.sample()
     return other
-
-
-def play_until_end(subject: Subject, mode: str) -> tuple[Vector, list[Played]]:
-    """Play until the first episode ends."""
-    env, _, infos = subject.begin(mode)
-    steps: list[Played] = []
-    while not steps or not steps[-1].ended.any():
-        assert len(steps) < subject.max_steps, f"{mode}: no episode ended within max_steps={subject.max_steps}"
-        steps.append(play(env, infos))
-        infos = steps[-1].infos
-    return env, steps
-
-
-def leaves(value: Any, path: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All arrays in a nest of dicts, tuples and object arrays, with where they are."""
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from leaves(one, f"{path}[{key!r}]")
-    elif isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.dtype == object):
-        for number, one in enumerate(value):
-            yield from leaves(one, f"{path}[{number}]")
-    elif isinstance(value, np.ndarray | np.generic | int | float):
-        yield path, np.asarray(value)
-
-
-def differences(first: Any, second: Any, tolerance: float = 0.0) -> list[str]:
-    """Where two nests of arrays differ, by structure or by more than the tolerance."""
-    ours, theirs = dict(leaves(first, "")), dict(leaves(second, ""))
-    missing = sorted(set(ours) ^ set(theirs))
-    return missing + [
-        path for path, array in ours.items() if path in theirs and not _close(array, theirs[path], tolerance)
-    ]
-
-
-def _close(first: NDArray[Any], second: NDArray[Any], tolerance: float) -> bool:
-    if first.shape != second.shape:
-        return False
-    exact = tolerance == 0.0 or not np.issubdtype(first.dtype, np.floating)
-    return bool(np.array_equal(first, second) if exact else np.allclose(first, second, rtol=tolerance, atol=tolerance))
-
-
-def row_of(space: gymnasium.Space[Any], batch: Any, row: int) -> Any:
-    """One row of a batch of a batched space."""
-    return list(iterate(space, batch))[row]
-
-
-class Reference:
-    """A single environment that resets itself as a row does in a mode.
-
-    Args:
-        env: The single environment.
-        mode: The autoreset mode; in "disabled" the caller resets ended rows at once, which looks like "same_step".
-        seed: Of its first reset.
-    """
-
-    def __init__(self, env: Env, mode: str, seed: int) -> None:
-        self.env, self.mode = env, mode
-        self.observation, _ = env.reset(seed=seed)
-        self.over = False
-
-    def step(self, action: Any) -> tuple[float, bool, bool]:
-        """Reward, terminated and truncated; the observation that follows is kept."""
-        if self.over and self.mode == "next_step":
-            self.observation, _ = self.env.reset()
-            self.over = False
-            return 0.0, False, False
-        self.observation, reward, terminated, truncated, _ = self.env.step(action)
-        self.over = terminated or truncated
-        if self.over and self.mode != "next_step":
-            self.observation, _ = self.env.reset()
-        return float(reward), terminated, truncated
