@@ -18,7 +18,7 @@ SMOKE = """
 import gymnasium, esper_env
 from esper_agent import FactoredRecurrentPPO
 from esper_agent.baselines.sb3_env import EsperVecEnv
-from esper_agent.report import episodes
+from esper_agent.report import write_report
 from esper_env.wrappers import VectorDiscreteActions, VectorMultiDiscreteActions
 from gymnasium.utils.env_checker import check_env
 from sb3_contrib import MaskablePPO

@@ -14,7 +14,7 @@ def refuse(cls, item):
 
 VectorWrapper.__class_getitem__ = classmethod(refuse)  # as it was before gymnasium 1.4
 import esper_env.wrappers
-import esper_agent.report.episodes
+import esper_agent.report
 """
 
 

@@ -160,7 +160,7 @@ class _ActionWrapper(_Converting, gymnasium.Wrapper[Any, Any, Any, Any], RecordC
         self.action_space = self._convert(env.action_space)
 
 
-class _VectorActionWrapper(_Converting, VectorWrapper[Any, Any, Any, Any, Any]):
+class _VectorActionWrapper(_Converting, VectorWrapper):  # generic only since gymnasium 1.4
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         VectorWrapper.__init__(self, env)
         self.single_action_space = self._convert(env.single_action_space)
@@ -244,7 +244,7 @@ class MaskInObservation(_Masking, gymnasium.Wrapper[Any, Any, Any, Any], RecordC
         self.observation_space = _masked_space(env.observation_space, env.action_space)
 
 
-class VectorMaskInObservation(_Masking, VectorWrapper[Any, Any, Any, Any, Any]):
+class VectorMaskInObservation(_Masking, VectorWrapper):  # generic only since gymnasium 1.4
     """A vector environment whose observations are a Dict of `observation` and `action_mask`, final ones too."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
