@@ -106,6 +106,7 @@ def test_the_potential_rises_along_the_path_to_a_fossil() -> None:
     assert heights[-1] == pytest.approx(env.simulation.config.stage_weight)
 
 
+@pytest.mark.ledger("R3", "Z19")
 def test_phi_is_stored_and_not_reconstructed() -> None:
     env = tiny(3)
     for _ in play(env, 4):

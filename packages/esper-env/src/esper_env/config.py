@@ -77,9 +77,8 @@ class EsperConfig:
             _check_pair(name, getattr(self, name), low, high)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("instances", self.instances, INSTANCE_SETS)
-        _check_list("lesion_weights", self.lesion_weights, 3)
-        _check_list("stage_potential", self.stage_potential, 6)
-        _check_list("op_costs", self.op_costs, 5)
+        for name, (length, high) in _LISTS.items():
+            _check_list(name, getattr(self, name), length, high)
         if sum(self.lesion_weights) <= 0:
             raise ValueError(f"lesion_weights is {self.lesion_weights}; allowed: at least one positive weight")
 
@@ -121,15 +120,16 @@ _PAIRS: dict[str, tuple[float, float]] = {
     "label_noise": (0.0, 1.0),
     "subset": (0.01, 1.0),
 }
+_LISTS: dict[str, tuple[int, float]] = {  # how many non-negative numbers, and the greatest
+    "lesion_weights": (3, 1e6),
+    "stage_potential": (6, 100.0),
+    "op_costs": (5, 100.0),
+}
 _INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {"live_units"}
 
 
 def make_config(**settings: Any) -> EsperConfig:
     """Build the configuration from constructor arguments, with lists (as JSON gives them) accepted for tuples."""
-    known = [field.name for field in fields(EsperConfig)]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise TypeError(f"unknown argument {unknown[0]!r}; allowed: {', '.join(known)}")
     plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     return EsperConfig(**plain)
 
@@ -164,10 +164,10 @@ def _check_pair(name: str, value: object, low: float, high: float) -> None:
         raise ValueError(f"{name} is {value!r}; allowed: two ascending {_allowed(low, high, integer)}")
 
 
-def _check_list(name: str, value: object, length: int) -> None:
+def _check_list(name: str, value: object, length: int, high: float) -> None:
     right = isinstance(value, tuple) and len(value) == length
-    if not right or not all(_is_number(one, False) and one >= 0 for one in value):  # type: ignore[attr-defined]
-        raise ValueError(f"{name} is {value!r}; allowed: {length} {_allowed(0, inf, False)}")
+    if not right or not all(_is_number(one, False) and 0 <= one <= high for one in value):  # type: ignore[attr-defined]
+        raise ValueError(f"{name} is {value!r}; allowed: {length} {_allowed(0, high, False)}")
 
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:

@@ -47,9 +47,3 @@ class Reward:
         """The reward of each row, float64 [n], and its scaled terms, which sum to it."""
         terms = {name: self.config.reward_scale * TERMS[name].value(transition) for name in self.terms}
         return torch.stack(list(terms.values())).sum(dim=0), terms
-
-
-def shares(terms: dict[str, float]) -> dict[str, float]:
-    """How much of the absolute reward each term makes up; all zero if every term is zero."""
-    total = sum(abs(value) for value in terms.values())
-    return {name: abs(value) / total if total else 0.0 for name, value in terms.items()}
