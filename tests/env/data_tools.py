@@ -24,7 +24,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 def crafted(contents: dict[str, bytes], **settings: Any) -> Dataset:
     """A data set that consists of these files."""
-    files = tuple(DataFile(name, sha256(data)) for name, data in contents.items())
+    files = tuple(DataFile(name, len(data), sha256(data)) for name, data in contents.items())
     return Dataset(**{"name": "crafted", "summary": "", "files": files, "importable": "two files"} | settings)
 
 

@@ -6,20 +6,28 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from random import Random
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 from data_tools import crafted, idx, installed, noise, packed
 from esper_env.cli import main
-from esper_env.tasks.data import DATASETS, DataError, data_directory, install, read_corpus
+from esper_env.files import replacing
+from esper_env.tasks.data import DATASETS, DataError, DataFile, data_directory, install, writing
 from esper_env.tasks.data.idx import read_idx
+from esper_env.tasks.text import read_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 CONTENTS = {"images": noise(3000), "labels": noise(100, seed=1)}
 FINE = "Grüße, 世界!\n"
+LONG = FINE + "".join(Random(0).choices("ABCDEFG ,.\n1", k=60_000))
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +163,8 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from esper_env.cli import main
+from esper_env.files import replacing
+from esper_env.tasks.data import writing
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # the system refuses to write more, as on a full disk
 sys.exit(main(["data", "import", "text", sys.argv[1]]))
 """
@@ -168,6 +178,64 @@ def test_a_full_disk_gives_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     corpus = tmp_path / "data" / "text" / "corpus.txt"
     assert result.stderr == f"esper-env: error: cannot write {corpus}: File too large\n"
     assert list(corpus.parent.iterdir()) == []
+
+
+# Bombs
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How large each file was when its writing ended, well or badly."""
+    sizes: list[int] = []
+
+    @contextmanager
+    def watched(path: Path) -> Iterator[BinaryIO]:
+        with replacing(path) as file:
+            try:
+                yield file
+            finally:
+                sizes.append(file.tell())
+
+    monkeypatch.setattr(writing, "replacing", watched)
+    return sizes
+
+
+@pytest.mark.ledger("Y9")
+def test_a_gzip_bomb_is_refused_before_more_than_the_declared_size_is_written(
+    tmp_path: Path, written: list[int]
+) -> None:
+    dataset = crafted(CONTENTS)
+    install(dataset, packed(CONTENTS, tmp_path / "good"))
+    written.clear()
+    bomb = packed(CONTENTS | {"images": bytes(8 << 20)}, tmp_path / "bomb")
+    with pytest.raises(DataError, match=r"^images is refused: more than 3,000 bytes$"):
+        install(dataset, bomb)
+    assert written[0] <= 3000
+    assert installed(dataset) == CONTENTS
+
+
+@pytest.mark.ledger("Y9")
+@pytest.mark.parametrize("members", [[8 << 20], [0] * 20, [2000] * 4])
+def test_an_archive_that_unpacks_to_far_more_than_the_data_set_is_refused(tmp_path: Path, members: list[int]) -> None:
+    dataset, path = crafted(CONTENTS), tmp_path / "bomb.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for number, size in enumerate(members):
+            (member := tarfile.TarInfo(f"images{number}")).size = size
+            archive.addfile(member, BytesIO(bytes(size)))
+    with pytest.raises(DataError, match=rf"^{path} is refused: it unpacks to more than 6,200 bytes$"):
+        install(dataset, path)
+    assert installed(dataset) == {}
+
+
+@pytest.mark.ledger("Y9")
+def test_every_file_of_every_data_set_declares_its_size() -> None:
+    for dataset in (DATASETS[name] for name in DATASETS):
+        for file in dataset.files:
+            there = dataset.directory / file.name
+            assert 0 < file.most_bytes <= 100_000_000
+            assert file.sha256 is None or not there.exists() or there.stat().st_size == file.most_bytes
+    with pytest.raises(TypeError, match="most_bytes"):
+        DataFile("unlimited")  # type: ignore[call-arg]
 
 
 # The data directory
@@ -193,10 +261,23 @@ def test_the_data_directory_is_the_chosen_one_or_a_cache(monkeypatch: pytest.Mon
 
 def test_any_utf8_file_is_the_corpus_once_imported(tmp_path: Path) -> None:
     assert read_corpus() is None
-    (tmp_path / "story.md").write_bytes(FINE.encode())
+    (tmp_path / "story.md").write_bytes(LONG.encode())
     assert main(["data", "import", "text", str(tmp_path / "story.md")]) == 0
-    assert read_corpus() == FINE
-    assert (tmp_path / "data" / "text" / "corpus.txt").read_bytes() == FINE.encode()
+    assert read_corpus() == LONG
+    assert (tmp_path / "data" / "text" / "corpus.txt").read_bytes() == LONG.encode()
+
+
+@pytest.mark.ledger("Y9")
+def test_a_text_that_is_too_short_is_refused_before_it_replaces_a_good_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, contents in (("long", LONG), ("short", FINE * 20)):
+        (tmp_path / name).write_text(contents, encoding="utf-8")
+    assert main(["data", "import", "text", str(tmp_path / "long")]) == 0
+    assert main(["data", "import", "text", str(tmp_path / "short")]) == 1
+    assert re.fullmatch(r"esper-env: error: .* different pieces .* allowed: from 2304 on\n", capsys.readouterr().err)
+    assert read_corpus() == LONG
+    assert [path.name for path in (tmp_path / "data" / "text").iterdir()] == ["corpus.txt"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 
@@ -223,7 +224,33 @@ def test_pictures_become_the_binary_files_byte_by_byte(tmp_path: Path, monkeypat
     assert installed(dataset) == BATCHES
 
 
-@pytest.mark.parametrize("fault", ["cut picture", "no picture", "few labels", "no labels"])
+def blank(width: int, height: int) -> bytes:
+    """A picture in which every pixel is black: some kilobytes, however large."""
+    stream = BytesIO()
+    Image.new("1", (width, height)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+PICTURES = {
+    "no picture": b"no picture",
+    "bomb": blank(14_000, 14_000),  # beyond what Pillow opens
+    "large bomb": blank(10_000, 10_000),  # beyond what Pillow warns of
+    "wide picture": blank(2048, 4),
+    "high picture": blank(1024, 10_001),
+}
+LABELS = {
+    "few labels": "[1, 2]",
+    "no labels": '{"a": [',
+    "nested labels": "[[1, 2], [3, 4]]",
+    "deep labels": "[" * 100_000,
+    "one label": "7",
+    "many labels": json.dumps([1] * 500_000),
+}
+
+
+@pytest.mark.ledger("Y9")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fault", ["cut picture", *PICTURES, *LABELS])
 def test_bad_pictures_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setenv("ESPER_DATA", str(tmp_path / "data"))
     folder = pictures(tmp_path / "package", BATCHES)
@@ -232,14 +259,17 @@ def test_bad_pictures_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mo
         "cut picture": r"test_batch\.png cannot be read",
         "no picture": r"test_batch\.png cannot be read",
         "few labels": r"test_lables\.json has too few labels for test_batch; allowed: one for each of 4 images",
-        "no labels": r"test_lables\.json is not a list of labels",
-    }[fault]
+        "bomb": r"test_batch\.png cannot be read: Image size",
+        "large bomb": r"test_batch\.png has 10000 x 10000 pixels; allowed: 1024 x up to 10000",
+        "wide picture": r"test_batch\.png has 2048 x 4 pixels; allowed: 1024 x up to 10000",
+        "high picture": r"test_batch\.png has 1024 x 10001 pixels; allowed: 1024 x up to 10000",
+    }.get(fault, r"test_lables\.json is not a list of labels")
     if fault == "cut picture":
         picture.write_bytes(picture.read_bytes()[:-200])
-    elif fault == "no picture":
-        picture.write_text("no picture", encoding="ascii")
+    elif fault in PICTURES:
+        picture.write_bytes(PICTURES[fault])
     else:
-        labels.write_text({"few labels": "[1, 2]", "no labels": '{"a": ['}[fault], encoding="ascii")
+        labels.write_text(LABELS[fault], encoding="ascii")
     dataset = crafted(BATCHES, recipes=(plain, from_pictures))
     with pytest.raises(DataError, match=message):
         install(dataset, folder)

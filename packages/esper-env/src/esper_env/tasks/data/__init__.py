@@ -4,6 +4,5 @@ from esper_env.tasks.data.datasets import DATASETS, DataFile, Dataset, data_dire
 from esper_env.tasks.data.errors import DataError
 from esper_env.tasks.data.fetching import fetch
 from esper_env.tasks.data.importing import install
-from esper_env.tasks.data.text import read_corpus
 
-__all__ = ["DATASETS", "DataError", "DataFile", "Dataset", "data_directory", "fetch", "install", "read_corpus"]
+__all__ = ["DATASETS", "DataError", "DataFile", "Dataset", "data_directory", "fetch", "install"]

@@ -31,10 +31,12 @@ def _cache_directory() -> Path:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a data set; without a sha256, its recipe decides which contents will do."""
+    """One file of a data set; without a sha256, its recipe and its check decide which contents will do."""
 
     name: str
+    most_bytes: int  # nothing longer is ever written
     sha256: str | None = None
+    check: Callable[[Path], object] | None = None  # raises DataError about a file that has not taken its place yet
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Dataset:
     def directory(self) -> Path:
         """Where the files are, or will be."""
         return data_directory() / self.name
+
+    @property
+    def room(self) -> int:
+        """Bytes that an archive or a download may take: twice the files', for packing and for company."""
+        return 2 * sum(file.most_bytes for file in self.files)
 
     @property
     def command(self) -> str:

@@ -30,7 +30,8 @@ def fetch(dataset: Dataset, done: Callable[[str], None] = lambda _: None) -> Non
         raise DataError(f"{dataset.name} has no canonical place to fetch it from; run {dataset.command}")
     folder = dataset.directory / "downloads"
     try:
-        downloads = [download(url, folder / PurePosixPath(urlsplit(url).path).name) for url in dataset.urls]
+        names = [PurePosixPath(urlsplit(url).path).name for url in dataset.urls]
+        downloads = [download(u, folder / name, dataset.room) for u, name in zip(dataset.urls, names, strict=True)]
     except UnreachableError as error:
         raise UnreachableError(f"{error}; get the data another way and run {dataset.by_import}") from error
     try:
@@ -40,14 +41,14 @@ def fetch(dataset: Dataset, done: Callable[[str], None] = lambda _: None) -> Non
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def download(url: str, target: Path) -> Path:
-    """Download a file, or the part of it that is not there yet."""
+def download(url: str, target: Path, room: int) -> Path:
+    """Download a file, or the part of it that is not there yet, unless it has more than `room` bytes."""
     if target.exists():
         return target
     partial = target.with_name(f"{target.name}.partial")
     try:
         make_directory(target.parent)
-        _continue(url, partial)
+        _continue(url, partial, room)
         return partial.replace(target)
     except urllib.error.HTTPError as error:
         raise UnreachableError(f"cannot fetch {url}: {error.code} {error.reason}") from error
@@ -59,7 +60,7 @@ def download(url: str, target: Path) -> Path:
         raise DataError(f"fetching {url} to {target} failed: {error.strerror or error}") from error
 
 
-def _continue(url: str, partial: Path) -> None:
+def _continue(url: str, partial: Path, room: int) -> None:
     there = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={there}-"} if there else {})
     try:
@@ -68,18 +69,21 @@ def _continue(url: str, partial: Path) -> None:
         if error.code != RANGE_BEYOND_END or not there:
             raise
         partial.unlink()
-        _continue(url, partial)
+        _continue(url, partial, room)
         return
     with response:
-        _receive(response, url, partial, there if response.status == PARTIAL_CONTENT else 0)
+        _receive(response, url, partial, there if response.status == PARTIAL_CONTENT else 0, room)
 
 
-def _receive(response: HTTPResponse, url: str, partial: Path, there: int) -> None:
+def _receive(response: HTTPResponse, url: str, partial: Path, there: int, room: int) -> None:
     length = response.headers.get("Content-Length")
     total = None if length is None else there + int(length)
     progress = Progress(partial.stem, there, total)
     with partial.open("ab" if there else "wb") as file:
         while chunk := response.read(CHUNK):
+            if progress.done + len(chunk) > room:
+                partial.unlink()
+                raise DataError(f"{url} is refused: more than {room:,} bytes")
             file.write(chunk)
             progress.advance(len(chunk))
     progress.close()

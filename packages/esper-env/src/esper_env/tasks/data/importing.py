@@ -22,9 +22,9 @@ def install(dataset: Dataset, source: Path, done: Callable[[str], None] = lambda
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; allowed: {dataset.importable}")
-    with _unpacked(source, dataset.directory) as opened:
+    with _unpacked(source, dataset) as opened:
         for file in dataset.files:
-            write_verified(_contents(dataset, opened, file.name, source), dataset.directory / file.name, file.sha256)
+            write_verified(_contents(dataset, opened, file.name, source), dataset.directory / file.name, file)
             done(file.name)
 
 
@@ -37,19 +37,24 @@ def _contents(dataset: Dataset, opened: Path, name: str, source: Path) -> Iterat
 
 
 @contextmanager
-def _unpacked(source: Path, near: Path) -> Iterator[Path]:
-    """The source itself, or a temporary directory with the contents of a tar archive, on the disk of `near`."""
+def _unpacked(source: Path, dataset: Dataset) -> Iterator[Path]:
+    """The source itself, or a temporary directory with the contents of a tar archive, on the disk of the data set."""
     if source.is_dir() or not tarfile.is_tarfile(source):
         yield source
     else:
-        with tempfile.TemporaryDirectory(dir=make_directory(near)) as folder:
-            _unpack(source, folder)
+        with tempfile.TemporaryDirectory(dir=make_directory(dataset.directory)) as folder:
+            _unpack(source, folder, dataset.room)
             yield Path(folder)
 
 
-def _unpack(archive: Path, folder: str) -> None:
+def _unpack(archive: Path, folder: str, room: int) -> None:
+    left = room
     try:
         with tarfile.open(archive) as opened:
-            opened.extractall(folder, filter="data")
+            for member in opened:
+                left -= member.size + tarfile.BLOCKSIZE
+                if left < 0:
+                    raise DataError(f"{archive} is refused: it unpacks to more than {room:,} bytes")
+                opened.extract(member, folder, filter="data")
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from error

@@ -1,14 +1,11 @@
-"""The text corpus: any UTF-8 file, imported as `text/corpus.txt`."""
+"""UTF-8 text: how it is imported and read."""
 
 import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from esper_env.tasks.data.datasets import DATASETS, DataFile, Dataset
 from esper_env.tasks.data.errors import DataError
 from esper_env.tasks.data.recipes import chunks
-
-CORPUS = "corpus.txt"
 
 
 def utf8(source: Path, name: str) -> Iterator[bytes] | None:  # noqa: ARG001 (the source's own name is free)
@@ -30,18 +27,6 @@ def _checked(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path} is empty; allowed: a UTF-8 text file")
 
 
-TEXT = Dataset(
-    name="text",
-    summary="a text corpus of your own",
-    files=(DataFile(CORPUS),),
-    importable="any UTF-8 text file",
-    recipes=(utf8,),
-)
-DATASETS.register(TEXT.name, TEXT)
-
-
-def read_corpus() -> str | None:
-    """The imported corpus, with its line ends as they are; None if there is none."""
-    if TEXT.missing():
-        return None
-    return b"".join(_checked(TEXT.directory / CORPUS)).decode("utf-8")
+def read_text(path: Path) -> str:
+    """The text in a file, with its line ends as they are."""
+    return b"".join(_checked(path)).decode("utf-8")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from esper_env.files import replacing
+from esper_env.tasks.data.datasets import DataFile
 from esper_env.tasks.data.errors import DataError
 
 
@@ -17,17 +18,22 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def write_verified(contents: Iterable[bytes], target: Path, sha256: str | None) -> None:
-    """Write a file; it replaces what is there if its sha256 is the expected one (None for any)."""
+def write_verified(contents: Iterable[bytes], target: Path, declared: DataFile) -> None:
+    """Write a file; it replaces what is there if it is what its declaration asks for."""
     make_directory(target.parent)
     digest = hashlib.sha256()
     try:
         with replacing(target) as file:
             for chunk in contents:
+                if file.tell() + len(chunk) > declared.most_bytes:
+                    raise DataError(f"{target.name} is refused: more than {declared.most_bytes:,} bytes")
                 digest.update(chunk)
                 file.write(chunk)
-            if sha256 not in (None, digest.hexdigest()):
-                found = f"{file.tell()} bytes with sha256 {digest.hexdigest()}, expected sha256 {sha256}"
+            if declared.sha256 not in (None, digest.hexdigest()):
+                found = f"{file.tell()} bytes with sha256 {digest.hexdigest()}, expected sha256 {declared.sha256}"
                 raise DataError(f"{target.name} is refused: {found}; it is damaged, or not the published file")
+            file.flush()
+            if declared.check is not None:
+                declared.check(Path(file.name))
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror}") from error
