@@ -211,7 +211,12 @@ def test_there_is_one_migration_for_each_version_and_a_line_about_it() -> None:
 def test_a_stored_checkpoint_of_every_version_goes_on_training(version: int) -> None:
     model = make_agent(seed=0)
     restore_checkpoint(fixture_file(version), model)
-    assert asdict(model.learner.counters) == {"env_steps": 64, "rollouts": 4, "optimizer_steps": 16}
+    assert asdict(model.learner.counters) == {
+        "env_steps": 64,
+        "rollouts": 4,
+        "optimizer_steps": 16,
+        "quarantined": 0,
+    }
     reference = make_agent(seed=0)
     restore_checkpoint(fixture_file(SCHEMA_VERSION), reference)
     for trained in (model, reference):
@@ -261,12 +266,14 @@ def test_a_migration_leaves_its_input_alone() -> None:
     other = {"runner": {"starts": 2}, "env": {"simulation": {}}}
     old = {
         "config": {"item_size": 4, "lstm_size": 8},
+        "counters": {"rollouts": 7},
         "policy": {"encoder.describe.bias": 0, "value.bias": 1},
         **{"runner": {"starts": 1}, "env": {"position": 3}, "other_ranks": [other]},
     }
     before = copy.deepcopy(old)
     assert migrate_3_to_4(old) == {
         "config": {"entity_size": 4, "lstm_size": 8},
+        "counters": {"rollouts": 7, "quarantined": 0},
         "policy": {"encoder.embed.bias": 0, "value.bias": 1},
         **{"collector": {"starts": 1}, "env": {"position": 3}},
         "other_ranks": [{"collector": {"starts": 2}, "env": None}],

@@ -26,7 +26,7 @@ class TwoHeads(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Dict({"op": spaces.Discrete(2), "blueprint": spaces.Discrete(3)})
-        self.steps, self.poison = 0, 0.0
+        self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
@@ -35,7 +35,7 @@ class TwoHeads(gymnasium.Env[Any, Any]):
 
     def step(self, action: dict[str, int]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        reward = float(action["op"] + action["blueprint"]) + self.poison
+        reward = float(action["op"] + action["blueprint"])
         return self._observe(), reward, self.steps >= 5, False, self._info()
 
     def _observe(self) -> Any:
@@ -82,10 +82,10 @@ def silent_memory(model: Agent) -> None:
         torch.nn.init.constant_(lstm.bias_ih_l0[-8:], -50.0)
 
 
-def poisoned_reward(model: Agent) -> None:
-    """Let the environments pay NaN."""
-    for env in model.get_env().envs:  # type: ignore[attr-defined]
-        env.unwrapped.poison = math.nan
+def broken_critic(model: Agent) -> None:
+    """Let the critic say NaN."""
+    with torch.no_grad():
+        model.policy.decoder.value.bias.fill_(math.nan)
 
 
 FROZEN = {"learning_rate": 0.0}
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[Agent], None], dict[str, Any]]] = {
     "kl_spike": (healthy, RECKLESS),
     "ratio_explosion": (healthy, RECKLESS),
     "value_collapse": (constant_critic, FROZEN),
-    "nonfinite": (poisoned_reward, FROZEN),
+    "nonfinite": (broken_critic, FROZEN),
     "gradient_drift": (healthy, {"vf_coef": 1e6, **FROZEN}),
     "lstm_saturation": (saturated_memory, FROZEN),
     "lstm_silence": (silent_memory, FROZEN),

@@ -29,7 +29,7 @@ CHANGES: dict[str, Any] = {
     "lstm_size": 12, "lstm_layers": 2, "recurrent_norm": False, "forget_bias": -2.0, "head_hidden": 12,
     "condition_on_op": False, "policy_gain": 0.3, "value_gain": 0.1, "idle_bias": 1.0,
 }  # fmt: skip
-ELSEWHERE = {"entity_size", "precision", "compile", "check_masks", "stats_window_size", "detectors"}
+ELSEWHERE = {"entity_size", "max_nonfinite", "precision", "compile", "check_masks", "stats_window_size", "detectors"}
 
 
 def trained_weights(**changes: Any) -> list[torch.Tensor]:

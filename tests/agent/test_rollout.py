@@ -137,7 +137,9 @@ def test_everything_of_a_rollout_lives_on_the_learners_device() -> None:
     assert len(tensors) == 12
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     values = torch.zeros(4, 2, device="meta")
-    advantages = generalized_advantages(buffer.rewards, values, values, buffer.terminated, buffer.truncated, 0.99, 0.95)
+    advantages = generalized_advantages(
+        buffer.rewards, values, values, buffer.terminated, buffer.truncated, buffer.decisions, 0.99, 0.95
+    )
     assert advantages.device.type == "meta"
 
 
@@ -218,7 +220,9 @@ def test_advantages_equal_the_naive_reference(
         for env in range(envs):
             after = values[time + 1, env] if time + 1 < steps else last[env]
             assert next_value[time, env] == (finals[time, env] if truncated[time, env] else after)
-    ours = generalized_advantages(buffer.rewards, values, next_value, terminated, truncated, gamma, lam)
+    ours = generalized_advantages(
+        buffer.rewards, values, next_value, terminated, truncated, buffer.decisions, gamma, lam
+    )
     expected = naive_advantages(buffer.rewards, values, next_value, terminated, truncated, gamma, lam)
     torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=1e-5)
 
@@ -229,10 +233,10 @@ def test_environments_do_not_leak_into_each_other() -> None:
     rewards, values, next_value = torch.randn(3, 9, 4).unbind()
     ended = torch.rand(9, 4) < 0.2
     no = torch.zeros_like(ended)
-    together = generalized_advantages(rewards, values, next_value, ended, no, 0.9, 0.8)
+    together = generalized_advantages(rewards, values, next_value, ended, no, ~no, 0.9, 0.8)
     for env in range(4):
         alone = generalized_advantages(
-            *(part[:, env : env + 1] for part in (rewards, values, next_value, ended, no)), 0.9, 0.8
+            *(part[:, env : env + 1] for part in (rewards, values, next_value, ended, no, ~no)), 0.9, 0.8
         )
         assert torch.equal(together[:, env : env + 1], alone)
 
@@ -262,7 +266,7 @@ def test_advantages_are_computed_without_touching_their_inputs() -> None:
     rewards, values, next_value = torch.randn(3, 5, 2).unbind()
     flags = torch.zeros(5, 2, dtype=torch.bool)
     before = [(part.data_ptr(), part._version) for part in (rewards, values, next_value)]
-    advantages = generalized_advantages(rewards, values, next_value, flags, flags, 0.9, 0.9)
+    advantages = generalized_advantages(rewards, values, next_value, flags, flags, ~flags, 0.9, 0.9)
     version = advantages._version
     normalize_advantages(advantages, torch.arange(10), torch.tensor(1e-4))
     assert [(part.data_ptr(), part._version) for part in (rewards, values, next_value)] == before

@@ -12,6 +12,7 @@ from esper_env.cli import INTERRUPTED, OneLineParser
 
 from esper_agent.algorithm.archive import CheckpointError
 from esper_agent.algorithm.checkpoint import restore_checkpoint, upgrade_checkpoint
+from esper_agent.algorithm.quarantine import NonFiniteError
 from esper_agent.comparison.command import add_compare
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "; the run continues from its last checkpoint with --resume" if begun else ""
         print(f"\nstopped at once{hint}", flush=True)
         return INTERRUPTED
-    except (RunError, CheckpointError, LostRanksError) as error:
+    except (RunError, CheckpointError, LostRanksError, NonFiniteError) as error:
         print(f"esper-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0

@@ -116,6 +116,8 @@ class PPOConfig:
         precision: "float32", or "bfloat16" for autocast in acting, for the old policy and in learning alike.
         compile: compile the feed-forward parts with torch.compile; falls back with one warning.
         check_masks: verify at every step that each mask leaves a legal value.
+        max_nonfinite: transitions with a non-finite reward or observation that a training may meet; each is left out of
+            everything that is learnt, and one more stops the training with an error.
         stats_window_size: episodes in the averages `rollout/ep_rew_mean` and `rollout/ep_len_mean`.
         detectors: thresholds of the diagnostics.
     """
@@ -157,6 +159,7 @@ class PPOConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     check_masks: bool = False
+    max_nonfinite: int = 100
     stats_window_size: int = 100
     detectors: DetectorConfig = field(default_factory=DetectorConfig)
 
@@ -168,7 +171,7 @@ class PPOConfig:
         _require(self.n_steps % length == 0, "sequence_length", length, f"a divisor of n_steps={self.n_steps}")
 
 
-_COUNTS = {"entity_size": 0} | dict.fromkeys((
+_COUNTS = {"entity_size": 0, "max_nonfinite": 0} | dict.fromkeys((
     "n_steps", "sequence_length", "n_minibatches", "n_epochs", "value_window", "lstm_size", "lstm_layers",
     "head_hidden", "stats_window_size",
 ), 1)  # fmt: skip

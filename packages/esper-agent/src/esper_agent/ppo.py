@@ -38,6 +38,7 @@ from esper_agent.algorithm.environments import (
     resolve_gamma,
 )
 from esper_agent.algorithm.loss import LossSettings, Targets
+from esper_agent.algorithm.quarantine import note_quarantine
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Sequences
 from esper_agent.algorithm.schedules import restore
 from esper_agent.algorithm.update import Learner, in_union
@@ -230,6 +231,9 @@ class FactoredRecurrentPPO(AgentState):
         self.learner.counters.env_steps = max(steps for _, steps in ends)
         if not all(complete for complete, _ in ends):
             return False
+        found, counters = self.ranks.gather(self.collector.count_nonfinite(self.buffer)), self.learner.counters
+        limit, speak = self.config.max_nonfinite, self.ranks.leads
+        counters.quarantined = note_quarantine(counters.quarantined, found, limit, speak=speak)
         finished = self.ranks.gather(self.collector.finished_episodes(self.buffer))
         self.ep_info_buffer.extend({"r": total, "l": length} for episodes in finished for total, length in episodes)
         callback.on_rollout_end()
@@ -250,7 +254,9 @@ class FactoredRecurrentPPO(AgentState):
     def update(self) -> Metrics:
         """Learn from the complete rollout and run the diagnostics."""
         learner, counters, progress = self.learner, self.learner.counters, self._progress_remaining()
-        batch = in_union(self.buffer.sequences(), self.buffer.n_envs, self.ranks)
+        batch, first = in_union(self.buffer.sequences(), self.buffer.n_envs, self.ranks), counters.rollouts == 0
+        if first:  # nothing is learnt yet that new units would change: learn in the right ones from the beginning
+            self._take_in_observations(batch)
         partition = learner.partition(batch.count)
         old_policy = learner.old_policy(batch, partition)
         targets, measured = learner.targets(self.buffer, batch, old_policy, self.collector.last_values())
@@ -266,12 +272,17 @@ class FactoredRecurrentPPO(AgentState):
             "stopped_early": taken < len(minibatches),
             **asdict(counters),
         }
-        if self.policy.normalizer is not None:
-            self.policy.normalizer.update(self.buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
+        if not first:
+            self._take_in_observations(batch)
         self.buffer.clear()
         self.last_events = self.monitor.check(metrics)
         self.events.extend(self.last_events)
         return metrics
+
+    def _take_in_observations(self, batch: Sequences) -> None:
+        """Let the normaliser know what the rollout saw."""
+        if self.policy.normalizer is not None:
+            self.policy.normalizer.update(self.buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
 
     def _epochs(
         self, batch: Sequences, targets: Targets, settings: LossSettings, partition: list[Tensor]
@@ -363,9 +374,10 @@ class FactoredRecurrentPPO(AgentState):
         return model
 
     def _progress_remaining(self) -> float:
-        """The share of the environment steps that remains; the last rollout may overshoot the end."""
-        done = self.num_timesteps / self._total_timesteps if self._total_timesteps else 0.0
-        return max(1.0 - done, 0.0)
+        """The share of the environment steps that remained when the rollout began: the last update counts, too."""
+        before = self.num_timesteps - self.config.n_steps * self.env.num_envs * self.ranks.size
+        done = before / self._total_timesteps if self._total_timesteps else 0.0
+        return min(max(1.0 - done, 0.0), 1.0)
 
     def _record(self, metrics: Metrics) -> None:
         """Put an update on record under SB3's names, and ours beside them."""
@@ -374,7 +386,6 @@ class FactoredRecurrentPPO(AgentState):
             record(f"train/{name}", float(value))
         record("train/entropy_loss", -sum(by_label(metrics, "entropy").values()))
         record("train/policy_gradient_loss", metrics["policy_loss"])
-        record("train/loss", metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"])
         record("train/n_updates", self.learner.counters.optimizer_steps, exclude="tensorboard")
         record("train/clip_range", self.learner.clip_range(self._progress_remaining()))
         record("train/compiled", int(self.learner.compiled))

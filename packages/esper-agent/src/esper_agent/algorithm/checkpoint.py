@@ -3,7 +3,7 @@
 | version | state |
 |---|---|
 | 3 | what version 0.1.0 wrote |
-| 4 | other names: `entity_size`, `encoder.embed`, `collector`; another state of Esper's environments |
+| 4 | `counters.quarantined`; other names: `entity_size`, `encoder.embed`, `collector`; another state of Esper's hosts |
 """
 
 import copy
@@ -123,7 +123,8 @@ def migrate_3_to_4(state: State) -> State:
     own, *others = (_rename(_without_esper(rank), "runner", "collector") for rank in (state, *state["other_ranks"]))
     policy = {name.replace("encoder.describe.", "encoder.embed."): value for name, value in state["policy"].items()}
     config = _rename(state["config"], "item_size", "entity_size")
-    return {**own, "config": config, "policy": policy, "other_ranks": others}
+    counters = {**state["counters"], "quarantined": 0}
+    return {**own, "config": config, "counters": counters, "policy": policy, "other_ranks": others}
 
 
 def _without_esper(rank: State) -> State:

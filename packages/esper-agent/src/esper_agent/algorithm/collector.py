@@ -9,6 +9,7 @@ from torch import Tensor
 
 from esper_agent.algorithm.acting import act, predict_values
 from esper_agent.algorithm.environments import TensorEnv, Transition
+from esper_agent.algorithm.quarantine import disinfect, filled, whole
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Step
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.lstm import State
@@ -38,18 +39,22 @@ class RolloutCollector:
         self.state = self.policy.initial_state(env.num_envs)
         self.returns = np.zeros(env.num_envs)
         self.lengths = np.zeros(env.num_envs, dtype=np.int64)
+        self.nonfinite = torch.zeros((), dtype=torch.long, device=env.device)  # in this rollout
 
     def step(self, buffer: RolloutBuffer) -> Transition:
         """Act once in all environments and store what happened."""
-        observed = self.observations, self.state, self.starts, self.masks
+        observations, seen = filled(self.observations), whole(self.observations)
+        observed = observations, self.state, self.starts, self.masks
         with self.phase("policy"):
             chosen = act(self.policy, self.precision, *observed, self.generator, self.ranks)
         with self.phase("environment"):
-            transition = self.env.step(chosen.actions)
+            given = self.env.step(chosen.actions)
+        transition, missing, useless = disinfect(given)
+        self.nonfinite = self.nonfinite + (missing | ~seen).sum()
         step = Step(
-            observations=self.observations,
+            observations=observations,
             starts=self.starts,
-            decisions=~self.resetting,
+            decisions=seen & ~(self.resetting | useless),
             masks=self.masks,
             actions=chosen.actions,
             rewards=transition.rewards,
@@ -59,7 +64,7 @@ class RolloutCollector:
         )
         buffer.add(step, self.state)
         self._advance(transition, chosen.state)
-        return transition
+        return given
 
     def _bootstraps(self, transition: Transition, state: State) -> Tensor | None:
         if transition.final_observations is None:
@@ -69,7 +74,7 @@ class RolloutCollector:
 
     def last_values(self) -> Tensor:
         """Normalised values of the observations after the last step."""
-        return predict_values(self.policy, self.precision, self.observations, self.state, self.starts)
+        return predict_values(self.policy, self.precision, filled(self.observations), self.state, self.starts)
 
     def _advance(self, transition: Transition, state: State) -> None:
         done = transition.terminated | transition.truncated
@@ -78,6 +83,12 @@ class RolloutCollector:
             self.starts, self.resetting = self.resetting, done
         else:
             self.starts = done
+
+    def count_nonfinite(self, buffer: RolloutBuffer) -> tuple[int, bool]:
+        """How many steps of a rollout lacked a finite number, and whether it holds any decision; once per rollout."""
+        count, decisions = torch.stack([self.nonfinite, buffer.decisions.sum()]).tolist()
+        self.nonfinite = torch.zeros_like(self.nonfinite)
+        return count, decisions > 0
 
     def finished_episodes(self, buffer: RolloutBuffer) -> list[tuple[float, int]]:
         """Returns and lengths of the episodes that ended in a complete rollout, in order; call it once per rollout."""

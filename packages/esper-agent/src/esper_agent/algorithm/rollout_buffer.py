@@ -21,7 +21,7 @@ class Step:
 
     observations: Tensor  # [N, observation_size], not normalised
     starts: Tensor  # bool [N]: an episode starts with this observation
-    decisions: Tensor  # bool [N]: the action counts; False where the environment only resets itself
+    decisions: Tensor  # bool [N]: the action counts; False where the environment only resets itself or gave no number
     masks: Tensor | None  # bool [cells, width, N]
     actions: Tensor  # long [heads, N]
     rewards: Tensor  # [N]
@@ -249,22 +249,34 @@ def next_values(buffer: RolloutBuffer, values: Tensor, last_values: Tensor) -> T
     return torch.where(buffer.bootstrapped, buffer.bootstraps, later)
 
 
+def reaches_end(buffer: RolloutBuffer) -> Tensor:
+    """1 where every step to the end of the episode is in the rollout and a decision, else 0, [time, environments]."""
+    ends = (buffer.terminated | buffer.truncated).float()
+    nothing = torch.zeros_like(ends)
+    # An end is passed back as a reward would be.
+    return generalized_advantages(
+        ends, nothing, nothing, buffer.terminated, buffer.truncated, buffer.decisions, 1.0, 1.0
+    )
+
+
 def generalized_advantages(
     rewards: Tensor,
     values: Tensor,
     next_value: Tensor,
     terminated: Tensor,
     truncated: Tensor,
+    decisions: Tensor,
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
     """Generalised advantage estimates, all [time, environments].
 
     A terminated step is followed by nothing; a truncated one by `next_value`, which never is the next episode's value.
-    Neither passes on what came after it.
+    Neither passes on what came after it. A step without a decision has advantage 0 and passes on nothing at all: the
+    step before it rests on its value.
     """
-    td_error = rewards + gamma * next_value * ~terminated - values
-    passed = gamma * gae_lambda * (~(terminated | truncated)).to(values.dtype)
+    td_error = torch.where(decisions, rewards + gamma * next_value * ~terminated - values, 0.0)
+    passed = gamma * gae_lambda * (decisions & ~(terminated | truncated)).to(values.dtype)
     advantages = torch.empty_like(td_error)
     running = torch.zeros_like(td_error[0])
     for time in reversed(range(len(td_error))):

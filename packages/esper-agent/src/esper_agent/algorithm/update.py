@@ -16,6 +16,7 @@ from esper_agent.algorithm.rollout_buffer import (
     Sequences,
     generalized_advantages,
     next_values,
+    reaches_end,
 )
 from esper_agent.algorithm.schedules import EntropySchedule
 from esper_agent.config import PPOConfig
@@ -35,6 +36,7 @@ class Counters:
     env_steps: int = 0
     rollouts: int = 0
     optimizer_steps: int = 0
+    quarantined: int = 0  # transitions with a non-finite reward or observation
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,21 @@ class Learner:
             buffer.to_sequences(normalizer.normalize(returns)),
             buffer.to_sequences(scaled),
         )
-        fields = (self.ranks.join(field.flatten()[decided]) for field in (values, returns, advantages, scaled))
+        played = values + self._advantages(buffer, values, next_value, 1.0)
+        measured = (values, returns, advantages, scaled, played, reaches_end(buffer))
+        fields = (self.ranks.join(field.flatten()[decided]) for field in measured)
         return targets, self._measure(buffer.to_time(old.hidden).flatten(0, 1)[decided], *fields)
 
     def _advantages(self, buffer: RolloutBuffer, values: Tensor, next_value: Tensor, decay: float) -> Tensor:
         return generalized_advantages(
-            buffer.rewards, values, next_value, buffer.terminated, buffer.truncated, self.gamma, decay
+            buffer.rewards,
+            values,
+            next_value,
+            buffer.terminated,
+            buffer.truncated,
+            buffer.decisions,
+            self.gamma,
+            decay,
         )
 
     def _rewards_to_go(self, buffer: RolloutBuffer) -> Tensor:
@@ -159,14 +170,28 @@ class Learner:
         nothing = torch.zeros_like(buffer.rewards)
         return self._advantages(buffer, nothing, nothing, 1.0)
 
-    def _measure(self, hidden: Tensor, values: Tensor, returns: Tensor, advantages: Tensor, scaled: Tensor) -> Measured:
-        """The metrics of a rollout, over the decision steps of all ranks; `hidden` is this rank's."""
+    def _measure(
+        self,
+        hidden: Tensor,
+        values: Tensor,
+        returns: Tensor,
+        advantages: Tensor,
+        scaled: Tensor,
+        played: Tensor,
+        ended: Tensor,
+    ) -> Measured:
+        """The metrics of a rollout, over the decision steps of all ranks; `hidden` is this rank's.
+
+        The returns that the critic learns from contain its own values. Those that were played to the end of the episode
+        do not, and judge it where the episode ended in this rollout.
+        """
         summary = lstm_summary(hidden, self.config.detectors.lstm_saturation_level)
         rms, _, saturation, lost = pooled_summary(summary, hidden.numel(), self.ranks).unbind()
         value_std, value_mean = torch.std_mean(values, correction=0)
         return_std, return_mean = torch.std_mean(returns, correction=0)
         return {
-            "explained_variance": 1 - (returns - values).var(correction=0) / returns.var(correction=0),
+            "explained_variance": explained_variance(values, returns, torch.ones_like(values)),
+            "explained_variance_monte_carlo": explained_variance(values, played, ended),
             "value_mean": value_mean,
             "value_std": value_std,
             "return_mean": return_mean,
@@ -190,6 +215,7 @@ class Learner:
         ratios = worst_of_ranks(ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten()), self.ranks)
         return {
             **loss.metrics,
+            "loss": loss.total,
             "entropy_available": counts.choices / counts.steps.clamp(min=1),
             "approx_kl_max": kl,
             "max_abs_log_ratio": ratios.joint,
@@ -221,6 +247,16 @@ def in_union(batch: Sequences, n_envs: int, ranks: Ranks) -> Sequences:
         return batch
     time, env = batch.index // n_envs, batch.index % n_envs
     return replace(batch, index=(time * ranks.size + ranks.rank) * n_envs + env)
+
+
+def explained_variance(values: Tensor, returns: Tensor, counted: Tensor) -> Tensor:
+    """The share of the variance of the counted returns that the values explain; NaN where they do not vary."""
+    weights = counted / counted.sum()
+
+    def variance(numbers: Tensor) -> Tensor:
+        return ((numbers - numbers @ weights).square()) @ weights
+
+    return 1 - variance(returns - values) / variance(returns)
 
 
 def normalize_advantages(advantages: Tensor, decided: Tensor, floor: Tensor, ranks: Ranks = ALONE) -> Tensor:

@@ -1,5 +1,6 @@
 """Alarms: patience before one fires, hysteresis before it re-arms, escalation while it lasts."""
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +10,11 @@ class Severity(StrEnum):
 
     WARNING = "warning"
     CRITICAL = "critical"
+
+
+def say(severity: Severity, message: str) -> None:
+    """Tell whoever sits at the console."""
+    print(f"esper-agent: {severity}: {message}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,8 @@ class NonFinite(Detector):
 
     def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The count, and which statistics are affected."""
-        # The explained variance is undefined, not wrong, when all returns are equal.
-        judged = metrics.keys() - {"explained_variance"}
+        # The explained variance is undefined, not wrong, when all returns are equal or no episode has ended.
+        judged = metrics.keys() - {"explained_variance", "explained_variance_monte_carlo"}
         affected = sorted(name for name in judged if not math.isfinite(metrics[name]))
         count = max(int(metrics["nonfinite"]), len(affected))
         named = f" (in {', '.join(affected)})" if affected else ""
