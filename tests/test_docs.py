@@ -161,6 +161,9 @@ PLACEHOLDERS = {
     "<moment>": "(mean|std|min|max|positive_share)",
     "<value>": "[0-4]",
     "<detector>": r"\w+",
+    "<measure>": r"\w+",
+    "<stage>": r"\w+",
+    "<term>": r"\w+",
 }
 
 

@@ -133,7 +133,7 @@ def test_schedules_follow_the_environment_steps() -> None:
 
     model = make_model(learning_rate=LinearSchedule(1.0, 0.0, 1.0), clip_range=lambda remaining: 0.1 + remaining)
     model.learn(64 * 4, Watch())
-    assert rates[1:] == pytest.approx([0.75, 0.5, 0.25])
+    assert rates[1:] == pytest.approx([1.0, 0.75, 0.5])  # what remained when each rollout began
     assert model.learner.settings(0.5).clip_range == 0.6
 
 

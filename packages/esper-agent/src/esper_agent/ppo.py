@@ -5,7 +5,7 @@ model.learn(200_000, progress_bar=True)
 model.save("model.ckpt")
 
 The algorithm, in the order of the methods: `learn` repeats `collect` (a rollout in every environment), `update` (what
-the old policy says, advantages, `_epochs` of minibatches, metrics, diagnostics) and `_record` (the log).
+the old policy says, advantages, `_epochs` of minibatches, metrics, diagnostics) and `record_update` (the log).
 """
 
 import time
@@ -37,6 +37,7 @@ from esper_agent.algorithm.environments import (
     make_vector_env,
     resolve_gamma,
 )
+from esper_agent.algorithm.log import record_update
 from esper_agent.algorithm.loss import LossSettings, Targets
 from esper_agent.algorithm.quarantine import note_quarantine
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Sequences
@@ -44,7 +45,7 @@ from esper_agent.algorithm.schedules import restore
 from esper_agent.algorithm.update import Learner, in_union
 from esper_agent.config import check_minibatches, make_config
 from esper_agent.diagnostics import Event, Monitor
-from esper_agent.diagnostics.metrics import Measured, Metrics, by_label, summarize
+from esper_agent.diagnostics.metrics import Measured, Metrics, summarize
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
 from esper_agent.networks.entity_encoder import Entities
@@ -207,7 +208,7 @@ class FactoredRecurrentPPO(AgentState):
         while self.num_timesteps < total_timesteps and self.collect(callback):
             with self.phase("update"):
                 metrics = self.update()
-            self._record(metrics)
+            record_update(self.logger, metrics, self.collector.hosts.summary(self.ranks), self.last_events)
             if log_interval is not None and self.learner.counters.rollouts % log_interval == 0:
                 self.dump_logs()
         callback.on_training_end()
@@ -268,6 +269,8 @@ class FactoredRecurrentPPO(AgentState):
         counters.optimizer_steps += taken
         metrics |= {
             "learning_rate": learner.optimizer.learning_rate,
+            "clip_range": learner.clip_range(progress),
+            "compiled": learner.compiled,
             "epochs": -(-taken // len(partition)),  # those in which at least one step was taken
             "stopped_early": taken < len(minibatches),
             **asdict(counters),
@@ -378,23 +381,6 @@ class FactoredRecurrentPPO(AgentState):
         before = self.num_timesteps - self.config.n_steps * self.env.num_envs * self.ranks.size
         done = before / self._total_timesteps if self._total_timesteps else 0.0
         return min(max(1.0 - done, 0.0), 1.0)
-
-    def _record(self, metrics: Metrics) -> None:
-        """Put an update on record under SB3's names, and ours beside them."""
-        record = self.logger.record
-        for name, value in metrics.items():
-            record(f"train/{name}", float(value))
-        record("train/entropy_loss", -sum(by_label(metrics, "entropy").values()))
-        record("train/policy_gradient_loss", metrics["policy_loss"])
-        record("train/n_updates", self.learner.counters.optimizer_steps, exclude="tensorboard")
-        record("train/clip_range", self.learner.clip_range(self._progress_remaining()))
-        record("train/compiled", int(self.learner.compiled))
-        for event in self.last_events:
-            record(f"diagnostics/{event.name}", event.value)
-        if self.last_events:
-            # Numbers alone do not say which head, how serious, or why; only JSON lines can hold the whole event.
-            whole = [asdict(event) for event in self.last_events]
-            record("diagnostics/events", whole, exclude=("stdout", "log", "csv", "tensorboard"))
 
     def dump_logs(self) -> None:
         """Write the log with what is known now."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from esper_agent.algorithm.acting import act, predict_values
 from esper_agent.algorithm.environments import TensorEnv, Transition
+from esper_agent.algorithm.host_log import HostLog
 from esper_agent.algorithm.quarantine import disinfect, filled, whole
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Step
 from esper_agent.distributed import ALONE, Ranks
@@ -39,6 +40,7 @@ class RolloutCollector:
         self.state = self.policy.initial_state(env.num_envs)
         self.returns = np.zeros(env.num_envs)
         self.lengths = np.zeros(env.num_envs, dtype=np.int64)
+        self.hosts = HostLog(env.env)
         self.nonfinite = torch.zeros((), dtype=torch.long, device=env.device)  # in this rollout
 
     def step(self, buffer: RolloutBuffer) -> Transition:
@@ -47,8 +49,10 @@ class RolloutCollector:
         observed = observations, self.state, self.starts, self.masks
         with self.phase("policy"):
             chosen = act(self.policy, self.precision, *observed, self.generator, self.ranks)
+        seeds = self.hosts.seeds()
         with self.phase("environment"):
             given = self.env.step(chosen.actions)
+        self.hosts.add(seeds, chosen.actions[0], given, ~self.resetting)
         transition, missing, useless = disinfect(given)
         self.nonfinite = self.nonfinite + (missing | ~seen).sum()
         step = Step(
