@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from esper_env.files import replace_text
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from esper_agent.comparison.figure import draw
 from esper_agent.comparison.results import SCORES, Results, read_results
@@ -13,16 +14,7 @@ from esper_agent.evaluation.statistics import Estimate, difference, improvement,
 OURS, NEVER, ORACLE = "ours", "never", "oracle"
 BUDGETS = (0.25, 0.5, 0.75, 1.0)
 CLOCKS = {"step": "steps", "seconds": "wall-clock time", "cpu_seconds": "CPU time"}
-METHOD = """\
-Every run has a process and a thread to itself. An agent is evaluated by playing the same {episodes} held-out
-instances with its most likely actions; the clock stands still meanwhile. Return is discounted with the environment's
-gamma: that is what agents maximise, and shaping drops out of it. Test accuracy is that of the committed network on the
-split that no step reads. The trained agent is the unit of replication: intervals are 95 % over seeds, for the instances
-played. Interquartile means and probabilities of improvement come with a stratified bootstrap, as in rliable,
-differences (seed by seed, on the same instances) with Student's interval. A baseline learns nothing and plays once."""
-HOW_TO_READ_BUDGETS = """\
-Difference in return when both have used this share of a budget: of the steps, or of the seconds that the faster of the
-two took for all its steps. `ahead` and `behind` are said where the interval excludes 0, `open` where it does not."""
+Rows = list[list[str]]
 
 
 def write_report(directory: Path, stem: Path, command: str) -> None:
@@ -39,33 +31,23 @@ def write_report(directory: Path, stem: Path, command: str) -> None:
     results = read_results(directory)
     picture = stem.with_name(f"{stem.name}.png")
     draw(results, picture)
-    replace_text(stem.with_name(f"{stem.name}.md"), _document(results, command, picture.name))
-
-
-def _document(results: Results, command: str, picture: str) -> str:
-    plan = results.plan
-    terms = f"{plan['rows']} rows, {plan['evaluations']} evaluations; steps by agent below"
-    versions = ", ".join(
-        f"{name} {number}" for name, number in next(iter(results.runs.values()))[0]["versions"].items()
+    others = [agent for agent in results.runs if agent != OURS] if OURS in results.runs else []
+    own = PackageLoader("esper_agent.comparison", ".")
+    templates = Environment(loader=own, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    text = templates.get_template("report.md").render(
+        plan=results.plan,
+        command=command,
+        picture=picture.name,
+        final=_final_table(results),
+        differences=_differences(results, others),
+        budgets=_budgets(results, others),
+        settings=[[agent, f"`{json.dumps(results.settings(agent))}`"] for agent in results.learners],
+        versions=next(iter(results.runs.values()))[0]["versions"],
     )
-    parts = [
-        f"# Agents compared on {plan['env_id']}",
-        f"Made by `{command}`: {terms}.\n\n{METHOD.format(episodes=plan['episodes'])}",
-        _table(*_final_table(results)),
-        f"![Learning curves, final scores and profiles]({picture})",
-        *_sections_about_ours(results),
-        "## Settings\n\n" + _table(["agent", "settings"], _settings(results)),
-        f"Versions: {versions}.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    replace_text(stem.with_name(f"{stem.name}.md"), text)
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _final_table(results: Results) -> tuple[list[str], list[list[str]]]:
+def _final_table(results: Results) -> tuple[list[str], Rows]:
     with_shares = {NEVER, ORACLE} <= set(results.runs)
     shares = [f"share of the oracle's gain in {name}" for name in SCORES.values() if with_shares]
     header = ["agent", "seeds", *(f"{name} (IQM)" for name in SCORES.values()), "added parameters", *shares]
@@ -90,21 +72,10 @@ def oracle_share(results: Results, agent: str, measure: str) -> float:
     return (own - never) / (oracle - never) if oracle != never else float("nan")
 
 
-def _sections_about_ours(results: Results) -> list[str]:
-    """Ours against each of the others, at the end and on the way."""
-    others = [agent for agent in results.runs if agent != OURS]
-    if OURS not in results.runs or not others:
-        return []
-    names = [*SCORES.values(), "probability of improvement in return"]
-    final = _table(["ours minus", *names], [_difference_row(results, other) for other in others])
-    ahead = _table(
-        ["ours minus", "budget of", *(f"{budget:.0%}" for budget in BUDGETS)],
-        [_budget_row(results, other, axis) for other in others for axis in _axes(results, other)],
-    )
-    return [
-        f"## Ours minus the others, at the end\n\n{final}",
-        f"## Who is ahead on the way\n\n{HOW_TO_READ_BUDGETS}\n\n{ahead}",
-    ]
+def _differences(results: Results, others: list[str]) -> tuple[list[str], Rows]:
+    """Ours against each of the others at the end."""
+    header = ["ours minus", *SCORES.values(), "probability of improvement in return"]
+    return header, [_difference_row(results, other) for other in others]
 
 
 def _difference_row(results: Results, other: str) -> list[str]:
@@ -115,14 +86,14 @@ def _difference_row(results: Results, other: str) -> list[str]:
     return [other, *(f"{cell} {cell.verdict}" for cell in cells), str(chance)]
 
 
-def _axes(results: Results, other: str) -> list[str]:
-    """A baseline takes no steps: its one score stands against ours over our steps and seconds alike."""
-    return list(CLOCKS) if other in results.learners else ["step"]
-
-
-def _budget_row(results: Results, other: str, axis: str) -> list[str]:
-    cells = [standing(results, other, axis, budget) for budget in BUDGETS]
-    return [other, CLOCKS[axis], *(f"{cell} {cell.verdict}" for cell in cells)]
+def _budgets(results: Results, others: list[str]) -> tuple[list[str], Rows]:
+    """Ours against each of the others on the way; a baseline's one score stands against ours over our steps."""
+    rows = []
+    for other in others:
+        for clock in CLOCKS if other in results.learners else ["step"]:
+            cells = [standing(results, other, clock, budget) for budget in BUDGETS]
+            rows.append([other, CLOCKS[clock], *(f"{cell} {cell.verdict}" for cell in cells)])
+    return ["ours minus", "budget of", *(f"{budget:.0%}" for budget in BUDGETS)], rows
 
 
 def standing(results: Results, other: str, axis: str, budget: float) -> Estimate:
@@ -132,7 +103,3 @@ def standing(results: Results, other: str, axis: str, budget: float) -> Estimate
     grid = np.array([budget * min(ends)])
     curves = [results.curve(agent, axis, "discounted_return", grid)[:, 0] for agent in (OURS, other)]
     return difference(curves[0][ours], curves[1][theirs])
-
-
-def _settings(results: Results) -> list[list[str]]:
-    return [[agent, f"`{json.dumps(results.runs[agent][0]['plan']['settings'])}`"] for agent in results.learners]

@@ -34,6 +34,11 @@ class Results:
         plan: dict[str, Any] = self.runs[agent][0]["plan"]
         return plan
 
+    def settings(self, agent: str) -> dict[str, Any]:
+        """The settings that an agent was trained with."""
+        settings: dict[str, Any] = self.runs[agent][0]["plan"]["settings"]
+        return settings
+
     def final(self, agent: str, measure: str) -> Floats:
         """How every seed did in every held-out instance at the end, [seeds, instances]."""
         return np.array([run["episodes"][measure] for run in self.runs[agent]])
