@@ -14,14 +14,16 @@ the two further baselines are.
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import esper_env  # noqa: F401 (registers the environments)
 import torch
 from common import provenance, write_json
-from esper_agent.baselines.schedules import plain
+from esper_agent.baselines.schedules import Planting
 from esper_agent.baselines.search import Found
 from esper_agent.baselines.tuned import TUNABLE, TUNED, make_baseline
 from esper_agent.baselines.tuning import (
@@ -30,13 +32,17 @@ from esper_agent.baselines.tuning import (
     search_oracle,
     search_schedule,
     seed_sizes,
-    val_accuracy,
 )
 from esper_agent.evaluation.episodes import Env
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_env import Blend
 
 FIRST_SEED = 0  # of the train instances
+VAL_ACCURACY = attrgetter("val_accuracy")  # the committed network's, whatever it cost
+
+
+def plain(schedule: Sequence[Planting]) -> list[dict[str, int]]:
+    return [asdict(planting) for planting in schedule]
 
 
 def report(name: str, found: Found[Any]) -> None:
@@ -73,10 +79,10 @@ def tune_within(limit: float, env: Env, options: argparse.Namespace) -> dict[str
     ungated = (int(Blend.ADD), int(Blend.MULTIPLY))
     choices = constants_to_try("grow_everything", env) | {"blueprint": fitting, "blend": ungated}
     everything = search_constants(
-        "grow_everything", env, FIRST_SEED, options.trials, options.seed, objective=val_accuracy, choices=choices
+        "grow_everything", env, FIRST_SEED, options.trials, options.seed, objective=VAL_ACCURACY, choices=choices
     )
     report("grow_everything, equal parameters", everything)
-    schedule = tune_schedule(env, options, "fixed_schedule, equal parameters", objective=val_accuracy, most_added=limit)
+    schedule = tune_schedule(env, options, "fixed_schedule, equal parameters", objective=VAL_ACCURACY, most_added=limit)
     return {"limit": limit, "grow_everything": everything.best, "fixed_schedule": schedule}
 
 

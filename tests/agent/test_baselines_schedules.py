@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from baseline_tools import Env, committed, oracle_table, planting, quick_env, stages, watched
 from esper_agent.baselines.oracle import Oracle, lesion_kind, lesion_kinds, lesioned_first, lesions
-from esper_agent.baselines.schedules import FixedSchedule, plain, plantings_of
+from esper_agent.baselines.schedules import FixedSchedule
 from esper_env import HEADS, Op, Stage
 
 ROWS = 6
@@ -95,10 +95,6 @@ def test_an_impossible_planting_is_refused(wrong: Any, message: str, env: Env) -
 def test_a_slot_is_planted_once(env: Env) -> None:
     with pytest.raises(ValueError, match=r"slots of a schedule are \[1, 1\]; allowed: each slot once"):
         FixedSchedule(env, [planting(0, 1), planting(9, 1)])
-
-
-def test_schedules_survive_plain_data() -> None:
-    assert tuple(plantings_of(plain(SCHEDULE))) == SCHEDULE
 
 
 def test_kinds_of_lesion_name_every_lesion() -> None:

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from baseline_tools import Env, planting
 from esper_agent.baselines.oracle import lesion_kind, lesion_kinds, lesions
-from esper_agent.baselines.schedules import FixedSchedule, plain, timetable
+from esper_agent.baselines.schedules import FixedSchedule, timetable
 from esper_agent.baselines.scripted import GrowEverything
 from esper_agent.baselines.search import Search, search_groups
 from esper_agent.baselines.tuned import BASELINES, TUNABLE, load_tuned, make_baseline, make_baselines
@@ -229,8 +230,9 @@ def test_baselines_that_were_not_tuned_are_left_out(
     assert "2 test instances from seed 10000, 13 steps each" in capsys.readouterr().out
 
 
-def test_schedules_are_stored_as_plain_data() -> None:
-    stored: Schedule = (planting(1, 2),)
-    assert json.loads(json.dumps(plain(stored))) == [
-        {"step": 1, "slot": 2, "blueprint": 1, "blend": 0, "tempo": 0, "incubation": 2}
-    ]
+def test_a_schedule_of_plain_data_is_played_as_it_was_found(env: Env) -> None:
+    found = (planting(1, 2, tempo=1), planting(3, 0, blueprint=4))
+    stored = json.loads(json.dumps({"plantings": [asdict(one) for one in found]}))
+    made = make_baseline("fixed_schedule", env, stored)
+    assert isinstance(made, FixedSchedule)
+    np.testing.assert_array_equal(made.timetables, FixedSchedule(env, found).timetables)

@@ -1,11 +1,8 @@
 """Baselines that look where to grow: by the host's gradients, and by what trial seeds promise."""
 
-from typing import Any
-
-import numpy as np
 from esper_env import Op, Stage
 
-from esper_agent.baselines.scripted import Actions, Baseline, Floats, require_value, waiting
+from esper_agent.baselines.scripted import Actions, Baseline, Floats, Infos, require_value, waiting
 from esper_agent.evaluation.episodes import Env, Flags
 
 
@@ -69,20 +66,12 @@ class TryAndPrune(Baseline):
         require_value("incubation", incubation, self.config.horizon, low=self.config.training_steps)
         self.start, self.incubation, self.threshold, self.seeds = start, incubation, threshold, seeds
 
-    def predict(
-        self,
-        observation: Floats,
-        state: Flags | None = None,
-        episode_start: Flags | None = None,
-        deterministic: bool = True,
-        action_masks: dict[str, Any] | None = None,
-    ) -> tuple[Actions, Flags]:
+    def respond(self, observation: Floats, state: Flags | None, begun: Flags, infos: Infos) -> tuple[Actions, Flags]:
         """Judge what is there, then plant in a slot that was not tried yet."""
-        del deterministic, action_masks
+        del infos
         tried = ~self.in_stage(observation, Stage.DORMANT)
         if state is not None:
-            begun = np.zeros(len(observation), dtype=np.bool_) if episode_start is None else episode_start
-            tried |= state & ~np.asarray(begun, dtype=np.bool_)[:, None]
+            tried |= state & ~begun[:, None]
         actions = self.act(observation, waiting(len(observation)))
         fresh = self.may_grow(observation) & ~tried & self._wanted(observation)
         self.choose(actions, Op.GERMINATE, fresh, self.slot_field(observation, "block_gradient"))

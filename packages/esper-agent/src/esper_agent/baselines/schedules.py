@@ -1,7 +1,7 @@
 """Schedules: what is planted when, decided before the episode begins."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -109,13 +109,3 @@ class FixedSchedule(Scheduled):
 
     def __init__(self, env: Env, plantings: Sequence[Planting]) -> None:
         super().__init__(env, [plantings])
-
-
-def plain(plantings: Iterable[Planting]) -> list[dict[str, int]]:
-    """A schedule as plain data."""
-    return [{field.name: getattr(planting, field.name) for field in fields(planting)} for planting in plantings]
-
-
-def plantings_of(data: Iterable[dict[str, int]]) -> Iterator[Planting]:
-    """The inverse of `plain`."""
-    return (Planting(**planting) for planting in data)

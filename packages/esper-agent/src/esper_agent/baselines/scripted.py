@@ -12,6 +12,7 @@ from esper_agent.evaluation.episodes import Env, Flags, Ints
 
 Floats = NDArray[np.float32]
 Actions = dict[str, Ints]
+Infos = dict[str, Any] | None
 
 
 class Baseline:
@@ -41,10 +42,16 @@ class Baseline:
         state: Any = None,
         episode_start: Flags | None = None,
         deterministic: bool = True,
-        action_masks: dict[str, Any] | None = None,
+        action_masks: Infos = None,
     ) -> tuple[Actions, Any]:
         """Actions for a batch of observations; `action_masks` is the environment's infos, as for the agent."""
-        del episode_start, deterministic, action_masks
+        del deterministic
+        begun = np.zeros(len(observation)) if episode_start is None else np.asarray(episode_start)
+        return self.respond(observation, state, begun.astype(np.bool_), action_masks)
+
+    def respond(self, observation: Floats, state: Any, begun: Flags, infos: Infos) -> tuple[Actions, Any]:
+        """Actions and the new state, for those that need more than the observation."""
+        del begun, infos
         return self.act(observation, waiting(len(observation))), state
 
     def act(self, observation: Floats, actions: Actions) -> Actions:
@@ -182,19 +189,12 @@ class RandomLegal(Baseline):
         super().__init__(env)
         self.generator = np.random.default_rng(seed)
 
-    def predict(
-        self,
-        observation: Floats,
-        state: Any = None,
-        episode_start: Flags | None = None,
-        deterministic: bool = True,
-        action_masks: dict[str, Any] | None = None,
-    ) -> tuple[Actions, Any]:
-        """Needs `action_masks`, which is the environment's infos."""
-        del episode_start, deterministic
-        if action_masks is None:
+    def respond(self, observation: Floats, state: Any, begun: Flags, infos: Infos) -> tuple[Actions, Any]:
+        """Draw from the masks."""
+        del begun
+        if infos is None:
             raise ValueError("RandomLegal needs action_masks, which is the environment's infos")
-        tables: dict[str, NDArray[np.int8]] = action_masks["action_mask_by_op"]
+        tables: dict[str, NDArray[np.int8]] = infos["action_mask_by_op"]
         rows, op = np.arange(len(observation)), self._draw(tables["op"][:, 0])
         return {"op": op} | {head: self._draw(tables[head][rows, op]) for head in HEADS if head != "op"}, state
 

@@ -69,6 +69,12 @@ class Search(Generic[Candidate]):
         self.study.tell(self.trial, score)
         self.found.append(Found(self.candidate, score))
 
+    def run(self, play: Callable[[Candidate], Floats], trials: int) -> Found[Candidate]:
+        """Try so many candidates, each by its scores in every instance."""
+        for _ in range(trials):
+            self.tell(float(play(self.ask()).mean()))
+        return self.best
+
     @property
     def best(self) -> Found[Candidate]:
         """The first of those that did best."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle
-from esper_agent.baselines.schedules import FixedSchedule, plantings_of
+from esper_agent.baselines.schedules import FixedSchedule, Planting
 from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.evaluation.episodes import Env
 
 TUNED = Path(__file__).parent / "constants"
-UNTUNED = ("never", "random")
+UNTUNED: dict[str, type[Baseline]] = {"never": NeverGrow, "random": RandomLegal}
 TUNABLE: dict[str, type[Baseline]] = {
     "grow_everything": GrowEverything,
     "plateau": GrowOnPlateau,
@@ -43,15 +43,17 @@ def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
 
 def make_baseline(name: str, env: Env, constants: dict[str, Any]) -> Baseline:
     """One of BASELINES from its constants as plain data."""
-    if name in TUNABLE:
-        return TUNABLE[name](env, **constants)
+    if name not in BASELINES:
+        raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
     if name == "fixed_schedule":
-        return FixedSchedule(env, tuple(plantings_of(constants["plantings"])))
+        return FixedSchedule(env, _plantings(constants["plantings"]))
     if name == "oracle":
-        return Oracle(env, {kind: tuple(plantings_of(schedule)) for kind, schedule in constants["table"].items()})
-    if name in BASELINES:
-        return NeverGrow(env) if name == "never" else RandomLegal(env)
-    raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
+        return Oracle(env, {kind: _plantings(schedule) for kind, schedule in constants["table"].items()})
+    return (UNTUNED | TUNABLE)[name](env, **constants)
+
+
+def _plantings(schedule: list[dict[str, int]]) -> list[Planting]:
+    return [Planting(**planting) for planting in schedule]
 
 
 def make_baselines(env: Env, tuned: dict[str, Any]) -> dict[str, Baseline]:

@@ -2,17 +2,17 @@
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from esper_env import Blend, Op
+from esper_env import Blend
 from esper_env.config import TEMPI, EsperConfig
 from numpy.typing import NDArray
 
 from esper_agent.baselines.agents import AgentSpec
 from esper_agent.baselines.oracle import Oracle, lesion_kind, lesion_kinds, lesions
 from esper_agent.baselines.schedules import FixedSchedule, Planting
-from esper_agent.baselines.scripted import waiting
 from esper_agent.baselines.search import Choices, Found, Search, search_groups
 from esper_agent.baselines.tuned import TUNABLE
 from esper_agent.evaluation.episodes import Env, Floats, Ints
@@ -23,40 +23,23 @@ Schedule = tuple[Planting, ...]
 SCANS = 16  # how often the rows are drawn again to find instances of rare kinds
 LONGEST_EXTRA_INCUBATION = 3
 SEED_HEADS = ("blueprint", "blend", "tempo")
-
-
-def discounted_return(episodes: GrowthEpisodes) -> Floats:
-    """What agents maximise."""
-    return episodes.discounted_return
-
-
-def val_accuracy(episodes: GrowthEpisodes) -> Floats:
-    """The committed network's, whatever it cost."""
-    return episodes.val_accuracy
+DISCOUNTED_RETURN: Objective = attrgetter("discounted_return")  # what agents maximise
 
 
 def constants_to_try(name: str, env: Env) -> dict[str, tuple[float, ...]]:
     """The values that are tried for each constant of a baseline; the first is what one would try first."""
     esper: Any = env.unwrapped
     seeds = {head: tuple(range(esper.head_sizes[head])) for head in SEED_HEADS}
-    shortest, slots = esper.config.training_steps, esper.schema.slots
-    incubation = tuple(shortest + longer for longer in (1, 0, 2, 4))
-    starts = tuple(esper.config.warmup_steps + wait for wait in (1, 0, 2, 4))
+    judging: dict[str, tuple[float, ...]] = {
+        "start": tuple(esper.config.warmup_steps + wait for wait in (1, 0, 2, 4)),
+        "incubation": tuple(esper.config.training_steps + longer for longer in (1, 0, 2, 4)),
+        "seeds": (1, 2),
+    }
     own: dict[str, dict[str, tuple[float, ...]]] = {
         "grow_everything": {},
         "plateau": {"patience": (2, 1, 3, 4, 6), "ceiling": (0.8, 0.7, 0.9, 1.0)},
-        "greedy": {
-            "start": starts,
-            "trials": tuple(range(1, slots + 1)),
-            "incubation": incubation,
-            "seeds": (1, 2),
-        },
-        "try_and_prune": {
-            "start": starts,
-            "incubation": incubation,
-            "threshold": (0.02, 0.0, 0.01, 0.04, 0.08),
-            "seeds": (1, 2),
-        },
+        "greedy": judging | {"trials": tuple(range(1, esper.schema.slots + 1))},
+        "try_and_prune": judging | {"threshold": (0.02, 0.0, 0.01, 0.04, 0.08)},
     }
     return own[name] | seeds
 
@@ -67,7 +50,7 @@ def search_constants(
     seeds: int | Sequence[int],
     trials: int,
     seed: int = 0,
-    objective: Objective = discounted_return,
+    objective: Objective = DISCOUNTED_RETURN,
     choices: Choices | None = None,
 ) -> Found[dict[str, Any]]:
     """The constants of a baseline.
@@ -82,13 +65,10 @@ def search_constants(
         choices: The values to try for each constant; those of `constants_to_try` unless given.
     """
 
-    def score(candidates: Sequence[dict[str, Any]]) -> Floats:
-        return objective(play(TUNABLE[name](env, **candidates[0]), env, seeds))
-
     choices = choices or constants_to_try(name, env)
     usual = {constant: values[0] for constant, values in choices.items()}
-    first = [usual | {"blueprint": kind} for kind in choices["blueprint"]]
-    return search_groups([Search(choices, dict, seed, first)], score, _one_group(env), trials)[0]
+    search = Search(choices, dict, seed, [usual | {"blueprint": kind} for kind in choices["blueprint"]])
+    return search.run(lambda constants: objective(play(TUNABLE[name](env, **constants), env, seeds)), trials)
 
 
 def settings_search(agent: AgentSpec) -> Search[dict[str, Any]]:
@@ -120,15 +100,14 @@ def schedule_of(chosen: Mapping[str, Any]) -> Schedule:
 
 def first_schedules(places: int, sizes: Mapping[str, int], config: EsperConfig) -> list[dict[str, Any]]:
     """What anyone would try first: nothing, or seeds of one blueprint everywhere at once."""
-    usual = {"blend": int(Blend.ADD), "tempo": 0, "incubation": config.training_steps}
+    alike = {"blend": int(Blend.ADD), "tempo": 0, "incubation": config.training_steps}
+    usual = {f"{place}.{name}": value for place in range(places) for name, value in alike.items()}
     steps = schedule_choices(places, sizes, config)["0.step"]
-    everywhere = [
-        {f"{place}.{name}": value for place in range(places) for name, value in usual.items()}
-        | {f"{place}.blueprint": kind for place in range(places)}
-        | {f"{place}.step": steps[min(1 + place, len(steps) - 1)] for place in range(places)}
-        for kind in range(sizes["blueprint"])
+    usual |= {f"{place}.step": steps[min(1 + place, len(steps) - 1)] for place in range(places)}
+    kinds = [
+        dict.fromkeys((f"{place}.blueprint" for place in range(places)), kind) for kind in range(sizes["blueprint"])
     ]
-    return [{f"{place}.step": None for place in range(places)}, *everywhere]
+    return [{f"{place}.step": None for place in range(places)}, *(usual | kind for kind in kinds)]
 
 
 def search_schedule(
@@ -136,7 +115,7 @@ def search_schedule(
     seeds: int | Sequence[int],
     trials: int,
     seed: int = 0,
-    objective: Objective = discounted_return,
+    objective: Objective = DISCOUNTED_RETURN,
     most_added: float = np.inf,
 ) -> Found[Schedule]:
     """The best open-loop schedule; the arguments are those of `search_constants`.
@@ -160,16 +139,13 @@ def search_schedule(
                 kept += (one,)
         return kept
 
-    def score(candidates: Sequence[Schedule]) -> Floats:
-        return objective(play(FixedSchedule(env, candidates[0]), env, seeds))
-
     terms = (esper.schema.slots, esper.head_sizes, esper.config)
     search = Search(schedule_choices(*terms), affordable, seed, first_schedules(*terms))
-    return search_groups([search], score, _one_group(env), trials)[0]
+    return search.run(lambda schedule: objective(play(FixedSchedule(env, schedule), env, seeds)), trials)
 
 
 def search_oracle(
-    env: Env, seeds: int, trials: int, seed: int = 0, objective: Objective = discounted_return
+    env: Env, seeds: int, trials: int, seed: int = 0, objective: Objective = DISCOUNTED_RETURN
 ) -> dict[str, Found[Schedule]]:
     """The best schedule for each kind of lesion, not growing among them; each plants beside lesioned blocks only.
 
@@ -214,28 +190,11 @@ def _kinds(env: Env, seed: int) -> Ints:
 
 def seed_sizes(env: Env) -> NDArray[np.float64]:
     """Parameters of a seed as a share of the host's, [slots, blueprints, blends], as the environment counts them."""
-    heads = ("slot", "blueprint", "blend")
-    shape = tuple(env.unwrapped.head_sizes[head] for head in heads)  # type: ignore[attr-defined]
-    every = np.indices(shape).reshape(len(heads), -1)
-    sizes = [_sizes(env, dict(zip(heads, part, strict=True))) for part in _parts(every, env.num_envs)]
-    return np.concatenate(sizes).reshape(shape)
-
-
-def _parts(table: Ints, width: int) -> list[Ints]:
-    return [table[:, start : start + width] for start in range(0, table.shape[1], width)]
-
-
-def _sizes(env: Env, heads: dict[str, Ints]) -> NDArray[np.float64]:
-    """What each of these seeds adds, planted in the first rows."""
-    env.reset(seed=0)
-    actions, planted = waiting(env.num_envs), len(heads["slot"])
-    for _ in range(env.unwrapped.config.warmup_steps):  # type: ignore[attr-defined]
-        env.step(actions)
-    for head, values in ({"op": np.full(planted, Op.GERMINATE)} | heads).items():
-        actions[head][:planted] = values
-    added: NDArray[np.float64] = env.step(actions)[-1]["added_parameters"]
-    return added[:planted]
-
-
-def _one_group(env: Env) -> Ints:
-    return np.zeros(env.num_envs, dtype=np.int64)
+    esper: Any = env.unwrapped
+    sizes = np.zeros([esper.head_sizes[head] for head in ("slot", "blueprint", "blend")])
+    first, incubation = esper.config.warmup_steps, esper.config.training_steps
+    for kind, blend in np.ndindex(sizes.shape[1:]):
+        everywhere = [Planting(first + slot, slot, kind, blend, 0, incubation) for slot in range(len(sizes))]
+        play(FixedSchedule(env, everywhere), env, 0)
+        sizes[:, kind, blend] = esper.state.seed_size.amax(dim=0).cpu()  # a row that was rolled back lacks seeds
+    return sizes
