@@ -29,6 +29,7 @@ from esper_agent.algorithm.agent_state import AgentState, require_plausible
 from esper_agent.algorithm.callbacks import MaybeCallback, as_callbacks
 from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.algorithm.collector import RolloutCollector
+from esper_agent.algorithm.defaults import default_n_envs, default_settings
 from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import (
     AnyEnv,
@@ -59,20 +60,20 @@ class FactoredRecurrentPPO(AgentState):
 
     Args:
         env: an id, a Gymnasium environment or a Gymnasium vector environment.
-        n_envs: how many environments to make when `env` is an id, over all ranks.
+        n_envs: how many environments to make when `env` is an id, over all ranks; None for 64 of Esper's, 8 of others.
         seed: seed of everything random; None draws one.
         device: "auto", "cpu" or "cuda".
         verbose: 1 prints the log as a table.
         tensorboard_log: directory for TensorBoard; None for none.
         ranks: who trains the policy together, see `join_ranks`; an `env` that is no id is then this rank's own.
-        **settings: the fields of `PPOConfig`.
+        **settings: the fields of `PPOConfig`; `algorithm.defaults` says which have other defaults in Esper's.
     """
 
     def __init__(
         self,
         env: str | AnyEnv,
         *,
-        n_envs: int = 8,
+        n_envs: int | None = None,
         seed: int | None = None,
         device: str = "cpu",
         verbose: int = 0,
@@ -80,7 +81,7 @@ class FactoredRecurrentPPO(AgentState):
         ranks: Ranks = ALONE,
         **settings: Any,
     ) -> None:
-        self.config = make_config(settings)
+        self._settings = settings
         self.ranks = ranks
         self.seed = ranks.gather(int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)[0]
         self.device, self.verbose, self.tensorboard_log = choose_device(device), verbose, tensorboard_log
@@ -106,14 +107,16 @@ class FactoredRecurrentPPO(AgentState):
         self.phase: Phase = unmeasured
         self._started, self._steps_before = time.perf_counter(), 0
 
-    def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
+    def set_env(self, env: str | AnyEnv, n_envs: int | None = None) -> None:
         """Train in this environment from now on, starting with a reset.
 
         Raises:
             ValueError: when its spaces, heads or gamma are not the agent's.
         """
-        n_envs = self.ranks.share(n_envs) if isinstance(env, str) else n_envs
-        vector_env = make_vector_env(env, n_envs, str(self.device))
+        rows = self.ranks.share(default_n_envs(env) if n_envs is None else n_envs) if isinstance(env, str) else 1
+        vector_env = make_vector_env(env, rows, str(self.device))
+        if not hasattr(self, "policy"):
+            self.config = make_config({**default_settings(vector_env, self._settings), **self._settings})
         gamma = resolve_gamma(vector_env, self.config.gamma)
         first_seed = self.seed + self.ranks.rank * self._check_rows(vector_env.num_envs)
         tensor_env = TensorEnv(vector_env, self.device, first_seed, check_masks=self.config.check_masks)
@@ -358,7 +361,7 @@ class FactoredRecurrentPPO(AgentState):
 
     @classmethod
     def load(
-        cls, path: str | Path, env: str | AnyEnv, *, device: str = "cpu", n_envs: int = 8, **settings: Any
+        cls, path: str | Path, env: str | AnyEnv, *, device: str = "cpu", n_envs: int | None = None, **settings: Any
     ) -> Self:
         """An agent from a checkpoint, about to begin new episodes; `restore` goes on in the middle of the saved ones.
 
@@ -366,7 +369,7 @@ class FactoredRecurrentPPO(AgentState):
             path: the checkpoint.
             env: the environment to play in.
             device: "auto", "cpu" or "cuda".
-            n_envs: how many environments to make when `env` is an id.
+            n_envs: how many environments to make when `env` is an id; None as for a new agent.
             **settings: fields of `PPOConfig` to change; schedules that are functions have to be given again.
         """
         state = load_checkpoint(path)
