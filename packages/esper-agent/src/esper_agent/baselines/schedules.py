@@ -9,7 +9,7 @@ from esper_env import HEADS, Op
 from esper_env.config import TEMPI, EsperConfig
 
 from esper_agent.baselines.scripted import Actions, Baseline, Floats, require_value
-from esper_agent.evaluation.episodes import Env, Flags, Ints
+from esper_agent.evaluation.episodes import Env, Ints
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,11 @@ class Scheduled(Baseline):
         rows = np.arange(len(observation))
         orders = self.timetables[self.which(len(rows)), self.step(observation)]
         orders[:, 1] = self.places(len(rows))[rows, orders[:, 1]]
-        legal = self._is_legal(observation, orders)
+        may = np.stack([self.may(observation, op) for op in Op if op is not Op.WAIT])
+        legal = (orders[:, 0] != Op.WAIT) & may[orders[:, 0] - 1, rows, orders[:, 1]]
         for number, head in enumerate(HEADS):
             actions[head][legal] = orders[legal, number]
         return actions
-
-    def _is_legal(self, observation: Floats, orders: Ints) -> Flags:
-        legal = np.zeros(len(orders), dtype=np.bool_)
-        for op in (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE):
-            here = self.may(observation, op)[np.arange(len(orders)), orders[:, 1]]
-            legal |= here & (orders[:, 0] == op)
-        return legal
 
 
 class FixedSchedule(Scheduled):

@@ -71,15 +71,11 @@ def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command
     Raises:
         RunError: when a run failed or there is nothing to report.
     """
-    if jobs is not None:
-        _run_until_stopped(study, directory, jobs)
-    write_report(directory, stem, command)
-    print(f"report: {stem}.md", flush=True)
-
-
-def _run_until_stopped(study: Study, directory: Path, jobs: int) -> None:
     try:
-        run_study(study, directory, jobs, lambda line: print(line, flush=True))
+        if jobs is not None:
+            run_study(study, directory, jobs, lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         print("\nstopped; the same command carries out the runs that are not finished", flush=True)
         sys.exit(INTERRUPTED)
+    write_report(directory, stem, command)
+    print(f"report: {stem}.md", flush=True)
