@@ -271,10 +271,10 @@ def test_masks_by_op_land_in_the_cell_of_their_op_and_head() -> None:
 def test_user_masks_take_infos_of_one_or_several_environments() -> None:
     infos = growth_infos(np.random.default_rng(1), 1)
     single = {key: {name: mask[0] for name, mask in part.items()} for key, part in infos.items()}
-    batch = user_masks(GROWTH, infos, batched=True, device=torch.device("cpu"))
-    assert torch.equal(user_masks(GROWTH, single, batched=False, device=torch.device("cpu")), batch)
+    batch = user_masks(GROWTH, infos, 1, torch.device("cpu"))
+    assert torch.equal(user_masks(GROWTH, single, None, torch.device("cpu")), batch)
     with pytest.raises(ValueError, match="action_mask_by_op"):
-        user_masks(GROWTH, infos["action_mask"], batched=True, device=torch.device("cpu"))
+        user_masks(GROWTH, infos["action_mask"], 1, torch.device("cpu"))
 
 
 @pytest.mark.ledger("N9")

@@ -386,7 +386,7 @@ def test_three_counters_count_three_things() -> None:
     assert (counters.env_steps, counters.rollouts, counters.optimizer_steps) == (6 * 24 * 3, 3, 3 * 2 * 3)
 
 
-@pytest.mark.ledger("U16", "T1")
+@pytest.mark.ledger("T1")
 def test_every_statistic_is_a_plain_number_after_every_update() -> None:
     model = make_model()
     for _ in range(2):

@@ -139,7 +139,7 @@ def test_more_than_the_declared_number_stops_the_training() -> None:
         model.learn(6 * 24 * 4)
     assert model.learner.counters.rollouts == 1
     alone = make_model(poisoned("reward", math.nan, tuple(range(1, 100)), num_envs=3), n_minibatches=1)
-    alone.env.env.row = slice(None)
+    alone.env.row = slice(None)
     with pytest.raises(NonFiniteError, match="others to learn from"):
         alone.learn(3 * 24)
 

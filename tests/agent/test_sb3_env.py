@@ -15,7 +15,7 @@ from esper_agent.evaluation.paired import make_test_env, play
 from esper_env.wrappers import JointActions, MarginalActions
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.vec_env import VecCheckNan, VecEnv, VecMonitor, VecNormalize
 
@@ -235,6 +235,17 @@ def test_a_masked_agent_plays_legally_and_remembers_normalisation() -> None:
 def test_an_agent_refuses_another_discount_than_the_environments(name: str) -> None:
     with pytest.raises(ValueError, match=r"gamma is 0\.9; allowed: the environment's own, 0\.99"):
         AGENTS[name].build(ENV, ROWS, seed=0, gamma=0.9)
+
+
+@pytest.mark.ledger("R1", "Y32", "Z20")
+@pytest.mark.parametrize("algorithm", [PPO, MaskablePPO, DQN])
+def test_a_users_own_agent_with_another_discount_is_refused_when_it_learns(algorithm: Any) -> None:
+    env = VecNormalize(VecMonitor(make()), gamma=0.5)  # of the wrapper's running return, which is no discount
+    with pytest.raises(ValueError, match=r"gamma is 0\.9; allowed: the environment's own, 0\.99; pass gamma=0\.99"):
+        algorithm("MlpPolicy", env, gamma=0.9).learn(1)
+    steps = {"learning_starts": 100} if algorithm is DQN else {"n_steps": HORIZON, "batch_size": ROWS * HORIZON}
+    algorithm("MlpPolicy", env, gamma=0.99, **steps).learn(1)
+    algorithm("MlpPolicy", VecMonitor(make(gamma=0.9)), gamma=0.9, **steps).learn(1)
 
 
 def test_minibatches_must_divide_a_rollout() -> None:

@@ -85,7 +85,7 @@ class PPOConfig:
         clip_range: allowed change of the probability ratio; a number or a schedule.
         clip_mode: "joint" clips one ratio of the joint action, "per_head" each head's ratio by itself.
         clip_range_vf: largest change of the value from the old policy's, in normalised units; None is off.
-        target_kl: an update stops before a step whose minibatch shows a larger KL divergence.
+        target_kl: an update stops before a step whose minibatch shows a larger KL divergence; None never stops.
         ent_coef: weight of the entropy in normalised units (1 is uniform over the legal values): a number or
             schedule for all heads, or a mapping that gives one for each head.
         vf_coef: weight of the value loss.
@@ -132,7 +132,7 @@ class PPOConfig:
     clip_range: float | Schedule = 0.2
     clip_mode: Literal["joint", "per_head"] = "joint"
     clip_range_vf: float | None = None
-    target_kl: float = 0.05
+    target_kl: float | None = 0.05
     ent_coef: float | Schedule | Mapping[str, float | Schedule] = 0.003
     vf_coef: float = 0.5
     huber_delta: float = 1.0
@@ -192,7 +192,7 @@ _NAMES_BY_RANGE: dict[tuple[float, float], tuple[str, ...]] = {
     (0.0, 0.9999): ("gradient_decay",),
 }  # fmt: skip
 _RANGES = {name: bounds for bounds, names in _NAMES_BY_RANGE.items() for name in names}
-_OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm"}
+_OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm", "target_kl"}
 _CHOICES = {"clip_mode": ("joint", "per_head"), "precision": ("float32", "bfloat16")}
 FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
 

@@ -20,28 +20,24 @@ from esper_env.mdp.phases import Phase, unmeasured
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import configure_logger
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from esper_agent.algorithm.acting import act
-from esper_agent.algorithm.agent_state import AgentState, require_plausible
-from esper_agent.algorithm.callbacks import MaybeCallback, as_callbacks
+from esper_agent.algorithm.adapters import NoEnvironment
+from esper_agent.algorithm.agent_state import require_plausible
+from esper_agent.algorithm.callbacks import InfosByEnv, MaybeCallback, as_callbacks
 from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.algorithm.collector import RolloutCollector
-from esper_agent.algorithm.defaults import default_n_envs, default_settings
 from esper_agent.algorithm.devices import choose_device
-from esper_agent.algorithm.environments import (
-    AnyEnv,
-    ObservationEncoder,
-    TensorEnv,
-    make_vector_env,
-    resolve_gamma,
-)
+from esper_agent.algorithm.environments import AnyEnv, TensorEnv, Transition, make_vector_env, resolve_gamma
 from esper_agent.algorithm.log import record_update
 from esper_agent.algorithm.loss import LossSettings, Targets
+from esper_agent.algorithm.observations import ObservationEncoder
 from esper_agent.algorithm.quarantine import note_quarantine
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Sequences
+from esper_agent.algorithm.sb3_surface import SB3Surface, file_to_read, file_to_write
 from esper_agent.algorithm.schedules import restore
 from esper_agent.algorithm.update import Learner, in_union
 from esper_agent.config import check_minibatches, make_config
@@ -55,25 +51,25 @@ from esper_agent.networks.policy import Policy
 Array = NDArray[Any]
 
 
-class FactoredRecurrentPPO(AgentState):
+class FactoredRecurrentPPO(SB3Surface):
     """Recurrent PPO for actions made of discrete heads, with masks.
 
     Args:
-        env: an id, a Gymnasium environment or a Gymnasium vector environment.
-        n_envs: how many environments to make when `env` is an id, over all ranks; None for 64 of Esper's, 8 of others.
+        env: an id, a Gymnasium environment or vector environment, or a VecEnv of SB3.
+        n_envs: how many environments to make when `env` is an id, over all ranks.
         seed: seed of everything random; None draws one.
         device: "auto", "cpu" or "cuda".
         verbose: 1 prints the log as a table.
         tensorboard_log: directory for TensorBoard; None for none.
         ranks: who trains the policy together, see `join_ranks`; an `env` that is no id is then this rank's own.
-        **settings: the fields of `PPOConfig`; `algorithm.defaults` says which have other defaults in Esper's.
+        **settings: the fields of `PPOConfig`.
     """
 
     def __init__(
         self,
         env: str | AnyEnv,
         *,
-        n_envs: int | None = None,
+        n_envs: int = 8,
         seed: int | None = None,
         device: str = "cpu",
         verbose: int = 0,
@@ -81,7 +77,7 @@ class FactoredRecurrentPPO(AgentState):
         ranks: Ranks = ALONE,
         **settings: Any,
     ) -> None:
-        self._settings = settings
+        self.config = make_config(settings)
         self.ranks = ranks
         self.seed = ranks.gather(int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)[0]
         self.device, self.verbose, self.tensorboard_log = choose_device(device), verbose, tensorboard_log
@@ -91,41 +87,46 @@ class FactoredRecurrentPPO(AgentState):
         self.observation_encoder, self.action_spec, self.entities = self._spaces(env)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            rescale = self.config.normalize_observations and env.encoder.sizes is None
+            rescale = self.config.normalize_observations and env.encoder.numeric
             network = replace(self.config, normalize_observations=rescale)
             self.policy = Policy(env.encoder.size, self.action_spec, network, self.entities).to(self.device)
-        self.action_generator = torch.Generator(self.device).manual_seed(self.seed + 1)
-        shuffle = torch.Generator().manual_seed(self.seed)
-        self.learner = Learner(self.policy, self.config, self.gamma, shuffle, self.ranks)
+        self.action_generator = torch.Generator(self.device)
+        self.learner = Learner(self.policy, self.config, self.gamma, torch.Generator(), self.ranks)
+        self.seed_generators()
         self.monitor = Monitor(self.config.detectors, self.config.max_grad_norm)
         self.events: list[Event] = []
         self.last_events: list[Event] = []
         self.ep_info_buffer: deque[dict[str, float]] = deque(maxlen=self.config.stats_window_size)
-        self._logger: Logger | None = None
-        self._custom_logger = False
+        self._logger, self._custom_logger = None, False
         self._total_timesteps = 0
         self.phase: Phase = unmeasured
         self._started, self._steps_before = time.perf_counter(), 0
 
-    def set_env(self, env: str | AnyEnv, n_envs: int | None = None) -> None:
-        """Train in this environment from now on, starting with a reset.
+    def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
+        """Train in this environment from now on, starting with new episodes.
 
         Raises:
             ValueError: when its spaces, heads or gamma are not the agent's.
         """
-        rows = self.ranks.share(default_n_envs(env) if n_envs is None else n_envs) if isinstance(env, str) else 1
-        vector_env = make_vector_env(env, rows, str(self.device))
-        if not hasattr(self, "policy"):
-            self.config = make_config({**default_settings(vector_env, self._settings), **self._settings})
+        n_envs = self.ranks.share(n_envs) if isinstance(env, str) else n_envs
+        vector_env = make_vector_env(env, n_envs, str(self.device))
         gamma = resolve_gamma(vector_env, self.config.gamma)
-        first_seed = self.seed + self.ranks.rank * self._check_rows(vector_env.num_envs)
-        tensor_env = TensorEnv(vector_env, self.device, first_seed, check_masks=self.config.check_masks)
+        first_seed = self.next_seed(self._check_rows(vector_env.num_envs))
+        tensor_env = TensorEnv(
+            vector_env,
+            self.device,
+            first_seed,
+            check_masks=self.config.check_masks,
+            condition_on_op=self.config.condition_on_op,
+        )
         check_minibatches(self.config, tensor_env.num_envs)
         if not hasattr(self, "policy"):
             self.gamma = gamma
             self._build(tensor_env)
         self._check_same(tensor_env, gamma)
-        self.env = tensor_env
+        self.tensor_env = tensor_env
+        given = env if isinstance(env, VectorEnv | VecEnv) else vector_env
+        self.env = None if isinstance(given, NoEnvironment) else given
         self.collector = RolloutCollector(
             tensor_env, self.policy, self.config.precision, self.action_generator, self.ranks
         )
@@ -156,31 +157,10 @@ class FactoredRecurrentPPO(AgentState):
             if other != mine:
                 raise ValueError(f"{name} of the environment: {other}; the agent was made for {mine}")
 
-    @property
-    def num_timesteps(self) -> int:
-        """Environment steps so far, over all environments of all ranks."""
-        return self.learner.counters.env_steps
-
-    @property
-    def logger(self) -> Logger:
-        """SB3's logger; there is one once `learn` or `set_logger` was called."""
-        if self._logger is None:
-            raise RuntimeError("there is no logger yet: call learn() or set_logger() first")
-        return self._logger
-
-    def set_logger(self, logger: Logger) -> None:
-        """Use this logger instead of making one."""
-        self._logger = logger
-        self._custom_logger = True
-
-    def get_env(self) -> VectorEnv[Any, Any, Any]:
-        """The vector environment that the agent trains in."""
-        return self.env.env
-
     def measure_phases(self, phase: Phase) -> None:
         """Run "policy", "environment" and "update", and the environment's own phases, in contexts that this makes."""
         self.phase = self.collector.phase = phase
-        env = self.env.env.unwrapped
+        env: Any = self.tensor_env.env.unwrapped
         if hasattr(env, "measure_phases"):
             env.measure_phases(phase)
 
@@ -247,13 +227,19 @@ class FactoredRecurrentPPO(AgentState):
         """Fill this rank's rollout; False when a callback objects."""
         while not self.buffer.full:
             transition = self.collector.step(self.buffer)
-            self.learner.counters.env_steps += self.env.num_envs * self.ranks.size
-            dones = (transition.terminated | transition.truncated).cpu().numpy()
-            rewards, infos = transition.rewards, transition.infos
-            callback.update_locals({"dones": dones, "rewards": rewards, "infos": infos, "self": self})
+            self.learner.counters.env_steps += self.n_envs * self.ranks.size
+            callback.update_locals(self._told(transition))
             if not callback.on_step():
                 return False
         return True
+
+    def _told(self, transition: Transition) -> dict[str, Any]:
+        """What SB3's callbacks read of a step."""
+        terminated, truncated = transition.terminated.cpu().numpy(), transition.truncated.cpu().numpy()
+        dones = terminated | truncated
+        episodes = self.collector.ended_episodes(self.buffer) if dones.any() else {}
+        infos = InfosByEnv(transition.infos, terminated, truncated, episodes)
+        return {"rewards": transition.rewards.cpu().numpy(), "dones": dones, "infos": infos, "self": self}
 
     def update(self) -> Metrics:
         """Learn from the complete rollout and run the diagnostics."""
@@ -320,13 +306,15 @@ class FactoredRecurrentPPO(AgentState):
             state: what the previous call returned; None at the start of an episode.
             episode_start: bool [N], where a new episode starts; None for nowhere.
             deterministic: take the most likely action instead of drawing one.
-            action_masks: the environment's infos, or its `action_mask` alone if legality does not depend on the op.
+            action_masks: the environment's infos, or what its `action_masks()` or `action_mask` says if legality does
+                not depend on the op; needed where the environment gives masks.
 
         Returns:
             The action in the form that the environment's `step` takes, and the new state.
         """
         batched = self.observation_encoder.is_batch(observation)
-        observations = self.observation_encoder(observation if batched else np.asarray(observation)[None], self.device)
+        batch = observation if batched else self.observation_encoder.as_batch(observation)
+        observations = self.observation_encoder(batch, self.device)
         starts = np.zeros(len(observations), dtype=bool) if episode_start is None else np.atleast_1d(episode_start)
         before = self.policy.initial_state(len(observations))
         if state is not None:
@@ -338,7 +326,7 @@ class FactoredRecurrentPPO(AgentState):
             observations,
             before,
             torch.as_tensor(starts, dtype=torch.bool, device=self.device),
-            user_masks(self.action_spec, action_masks, batched=batched, device=self.device),
+            user_masks(self.action_spec, action_masks, len(observations) if batched else None, self.device),
             None if deterministic else self.action_generator,
         )
         action = to_environment(self.action_spec, chosen.actions, tensors=False)
@@ -347,41 +335,51 @@ class FactoredRecurrentPPO(AgentState):
         return action, tuple(part.cpu().numpy() for part in chosen.state)
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint: pickle-free and atomic. All ranks call this together; one file holds them all."""
+        """Write a checkpoint: pickle-free and atomic. All ranks call this together; one file holds them all.
+
+        Directories are made, and a name without a suffix gets `.zip`, as in SB3.
+        """
         state = self.state_dict()
         if self.ranks.several:
             state["other_ranks"] = self.ranks.gather_to_leader(portable(self._own_state()))[1:]
         if self.ranks.leads:
-            save_checkpoint(path, state)
+            save_checkpoint(file_to_write(path), state)
         self.ranks.wait()
 
     def restore(self, path: str | Path) -> None:
         """Go on exactly where a checkpoint was taken, in the same kind of environment; completely or not at all."""
-        restore_checkpoint(path, self)
+        restore_checkpoint(file_to_read(path), self)
 
     @classmethod
     def load(
-        cls, path: str | Path, env: str | AnyEnv, *, device: str = "cpu", n_envs: int | None = None, **settings: Any
+        cls,
+        path: str | Path,
+        env: str | AnyEnv | None = None,
+        device: str = "cpu",
+        *,
+        n_envs: int = 8,
+        **settings: Any,
     ) -> Self:
         """An agent from a checkpoint, about to begin new episodes; `restore` goes on in the middle of the saved ones.
 
         Args:
             path: the checkpoint.
-            env: the environment to play in.
+            env: the environment to play in; without one the agent predicts, and learns after `set_env`.
             device: "auto", "cpu" or "cuda".
-            n_envs: how many environments to make when `env` is an id; None as for a new agent.
+            n_envs: how many environments to make when `env` is an id.
             **settings: fields of `PPOConfig` to change; schedules that are functions have to be given again.
         """
-        state = load_checkpoint(path)
+        state = load_checkpoint(file_to_read(path))
         saved = {name: restore(name, value) for name, value in state["config"].items() if name not in settings}
         require_plausible(make_config(saved), state["policy"])
-        model = cls(env, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
+        place = NoEnvironment.of(state) if env is None else env
+        model = cls(place, n_envs=n_envs, seed=state["seed"], device=device, **{**saved, **settings})
         model.load_state_dict({**state, "env": None, "other_ranks": []})
         return model
 
     def _progress_remaining(self) -> float:
         """The share of the environment steps that remained when the rollout began: the last update counts, too."""
-        before = self.num_timesteps - self.config.n_steps * self.env.num_envs * self.ranks.size
+        before = self.num_timesteps - self.config.n_steps * self.n_envs * self.ranks.size
         done = before / self._total_timesteps if self._total_timesteps else 0.0
         return min(max(1.0 - done, 0.0), 1.0)
 

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from esper_env.fused.structure import require_alike
 from torch import Tensor
 
 from esper_agent.algorithm.collector import RolloutCollector
 from esper_agent.algorithm.devices import load_generator
-from esper_agent.algorithm.environments import ObservationEncoder, TensorEnv
+from esper_agent.algorithm.environments import TensorEnv
+from esper_agent.algorithm.observations import ObservationEncoder, describe_space
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer
 from esper_agent.algorithm.schedules import describe
 from esper_agent.algorithm.update import Counters, Learner
@@ -21,6 +23,7 @@ from esper_agent.config import PPOConfig
 from esper_agent.diagnostics import Monitor
 from esper_agent.distributed import Ranks
 from esper_agent.networks.action_spec import ActionSpec
+from esper_agent.networks.entity_encoder import Entities
 from esper_agent.networks.policy import Policy, check_shapes
 
 
@@ -35,7 +38,8 @@ class AgentState:
     action_spec: ActionSpec
     policy: Policy
     learner: Learner
-    env: TensorEnv
+    entities: Entities | None
+    tensor_env: TensorEnv
     collector: RolloutCollector
     buffer: RolloutBuffer
     monitor: Monitor
@@ -48,7 +52,8 @@ class AgentState:
         own = self._own_state()
         return {
             "config": describe(asdict(self.config)),
-            "observations": describe(asdict(self.observation_encoder)),
+            "observation_space": describe_space(self.tensor_env.env.single_observation_space),
+            "entities": None if self.entities is None else asdict(self.entities),
             "actions": describe(asdict(self.action_spec)),
             "gamma": self.gamma,
             "seed": self.seed,
@@ -69,7 +74,7 @@ class AgentState:
 
     def _own_state(self) -> dict[str, Any]:
         """What differs from rank to rank."""
-        env = self.env.env.unwrapped
+        env = self.tensor_env.env.unwrapped
         return {
             "env": env.state_dict() if hasattr(env, "state_dict") else None,
             "collector": self.collector.state_dict(),
@@ -79,7 +84,8 @@ class AgentState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state.
 
-        Playing goes on in mid-episode if the environment can restore its own state and the ranks are as many as before.
+        Playing goes on in mid-episode if the environment can restore its own state and the ranks are as many as before;
+        otherwise new episodes begin.
 
         Raises:
             ValueError: when the state belongs to another network; nothing has changed then.
@@ -101,16 +107,36 @@ class AgentState:
         self.ep_info_buffer.extend({"r": total, "l": length} for total, length in state["episodes"])
         self._total_timesteps = state["total_timesteps"]
         by_rank = [state, *state["other_ranks"]]
-        if len(by_rank) == self.ranks.size:
-            self._load_own_state(by_rank[self.ranks.rank])
+        own = by_rank[self.ranks.rank] if len(by_rank) == self.ranks.size else {"env": None}
+        if own["env"] is not None and hasattr(self.tensor_env.env.unwrapped, "load_state_dict"):
+            self._load_own_state(own)
+        else:
+            self.begin_episodes()
+
+    def begin_episodes(self) -> None:
+        """Leave the episodes where they are and begin new ones, with seeds that no rollout so far began with."""
+        self.tensor_env.reset(self.next_seed(self.tensor_env.num_envs))
+        self.collector.begin()
+        self.buffer.clear()
+
+    def next_seed(self, rows: int) -> int:
+        """Seed of this rank's first environment at its next reset: the agent's own before anything was played."""
+        counters = self.learner.counters if hasattr(self, "learner") else Counters()
+        played = (counters.rollouts, counters.env_steps)
+        drawn = int(np.random.SeedSequence((self.seed, *played)).generate_state(1)[0]) >> 1
+        return (drawn if any(played) else self.seed) + self.ranks.rank * rows
+
+    def seed_generators(self) -> None:
+        """Begin the agent's own random numbers anew from its seed."""
+        self.action_generator.manual_seed(self.seed + 1)
+        self.learner.shuffle.manual_seed(self.seed)
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
-        env = self.env.env.unwrapped
-        if own["env"] is not None and hasattr(env, "load_state_dict"):
-            require_alike(own["collector"], self.collector.state_dict(), "collector")
-            env.load_state_dict(own["env"])
-            self.collector.load_state_dict(own["collector"])
-            self.buffer.load_state_dict(own["rollout"])
+        env: Any = self.tensor_env.env.unwrapped
+        require_alike(own["collector"], self.collector.state_dict(), "collector")
+        env.load_state_dict(own["env"])
+        self.collector.load_state_dict(own["collector"])
+        self.buffer.load_state_dict(own["rollout"])
 
 
 def require_plausible(config: PPOConfig, policy: Mapping[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 | version | state |
 |---|---|
 | 3 | what version 0.1.0 wrote |
-| 4 | `counters.quarantined`; other names: `entity_size`, `encoder.embed`, `collector`; another state of Esper's hosts |
+| 4 | `counters.quarantined`, spaces; names: `entity_size`, `encoder.embed`, `collector`; other hosts' state |
 """
 
 import copy
@@ -31,7 +31,7 @@ def save_checkpoint(path: str | Path, state: State) -> None:
     """Write a state; the file is complete or the previous one stays.
 
     Args:
-        path: the file; its directory must exist.
+        path: the file; its directory is made.
         state: nested dicts with string keys and lists, of tensors, strings, numbers, booleans and None.
 
     Raises:
@@ -43,6 +43,7 @@ def save_checkpoint(path: str | Path, state: State) -> None:
     tree = json.dumps(_pack(state, "state", tensors))
     document = {"format": FORMAT, "version": SCHEMA_VERSION, "tree": tree, "tensors": tensors}
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         with replacing(Path(path)) as file:
             torch.save(document, file)
     except (OSError, RuntimeError) as error:
@@ -122,9 +123,12 @@ def migrate_3_to_4(state: State) -> State:
     """Give things their present names; Esper's environments, whose state was another, begin new episodes."""
     own, *others = (_rename(_without_esper(rank), "runner", "collector") for rank in (state, *state["other_ranks"]))
     policy = {name.replace("encoder.describe.", "encoder.embed."): value for name, value in state["policy"].items()}
-    config = _rename(state["config"], "item_size", "entity_size")
+    conditioned = state["config"]["condition_on_op"] and state["actions"]["by_op"]  # without such masks it was off
+    config = {**_rename(state["config"], "item_size", "entity_size"), "condition_on_op": conditioned}
+    actions = {**state["actions"], "conditioned": conditioned}
+    seen = {"observation_space": _space_of(own.pop("observations")), "entities": None, "actions": actions}
     counters = {**state["counters"], "quarantined": 0}
-    return {**own, "config": config, "counters": counters, "policy": policy, "other_ranks": others}
+    return {**own, **seen, "config": config, "counters": counters, "policy": policy, "other_ranks": others}
 
 
 def _without_esper(rank: State) -> State:
@@ -133,6 +137,14 @@ def _without_esper(rank: State) -> State:
 
 def _rename(state: State, old: str, new: str) -> State:
     return {new if name == old else name: value for name, value in state.items()}
+
+
+def _space_of(observations: State) -> State:
+    """The observation space as far as it was known: its shape, or how many discrete values there are."""
+    shape, sizes = observations["shape"], observations["sizes"]
+    if sizes is not None:
+        return {"kind": "multi_discrete", "nvec": sizes} if shape else {"kind": "discrete", "n": sizes[0]}
+    return {"kind": "unbounded", "shape": shape}
 
 
 MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_3_to_4,)

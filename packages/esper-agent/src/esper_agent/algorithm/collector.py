@@ -33,6 +33,11 @@ class RolloutCollector:
     ) -> None:
         self.env, self.policy, self.precision, self.generator, self.ranks = env, policy, precision, generator, ranks
         self.phase: Phase = unmeasured
+        self.begin()
+
+    def begin(self) -> None:
+        """Start from the first observations of the environments, which were just reset."""
+        env = self.env
         self.observations = env.first_observations
         self.masks = env.first_masks
         self.starts = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -106,6 +111,20 @@ class RolloutCollector:
             episodes.append((float(total - spent_return[env]), int(length - spent_length[env])))
             spent_return[env], spent_length[env] = total, length
         self.returns, self.lengths = returns[-1] - spent_return, lengths[-1] - spent_length
+        return episodes
+
+    def ended_episodes(self, buffer: RolloutBuffer) -> dict[int, tuple[float, int]]:
+        """Return and length of the episodes that the newest step ended, by environment."""
+        steps = slice(buffer.position)
+        done = (buffer.terminated[steps] | buffer.truncated[steps]).cpu().numpy()
+        episodes = {}
+        for env in np.flatnonzero(done[-1]):
+            earlier = np.flatnonzero(done[:-1, env])
+            since = earlier[-1] + 1 if len(earlier) else 0
+            before, steps_before = (0.0, 0) if len(earlier) else (self.returns[env], self.lengths[env])
+            total = before + float(buffer.rewards[since : buffer.position, env].double().sum())
+            length = steps_before + int(buffer.decisions[since : buffer.position, env].sum())
+            episodes[int(env)] = (float(total), int(length))
         return episodes
 
     def state_dict(self) -> dict[str, Any]:

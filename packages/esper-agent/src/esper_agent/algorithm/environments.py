@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,31 +9,39 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
-from torch.nn import functional
 
+from esper_agent.algorithm.adapters import SB3Rows, rows_of, with_masks
+from esper_agent.algorithm.observations import ObservationEncoder, say_how_observations_are_read
 from esper_agent.config import DEFAULT_GAMMA
 from esper_agent.networks.action_spec import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
 from esper_agent.networks.entity_encoder import Entities
 
-AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | VecEnv
 
 
 def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> VectorEnv[Any, Any, Any]:
-    """A vector environment from an id, a single environment or a vector environment.
+    """A vector environment from an id, a single environment or a vector environment, with its masks in its infos.
 
     Args:
-        env: an id such as "CartPole-v1" or "package:Id-v0", or an environment.
+        env: an id such as "CartPole-v1" or "package:Id-v0", a Gymnasium environment or vector environment, or a VecEnv
+            of Stable-Baselines3.
         n_envs: how many environments to make from an id.
         device: where those compute that can choose.
     """
     if isinstance(env, VectorEnv):
-        return env
+        return with_masks(env)
+    if isinstance(env, VecEnv):
+        return with_masks(SB3Rows(env))
     if isinstance(env, gymnasium.Env):
-        return SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+        return with_masks(SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP))
+    return with_masks(_make_from_id(env, n_envs, device))
+
+
+def _make_from_id(env: str, n_envs: int, device: str) -> VectorEnv[Any, Any, Any]:
     module, _, _ = env.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -48,18 +55,17 @@ def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> Vect
 
 
 def declared(env: VectorEnv[Any, Any, Any], name: str) -> Any:
-    """An attribute that the environment, or each of its sub-environments, declares; None if it does not."""
-    if hasattr(env.unwrapped, name):
-        return getattr(env.unwrapped, name)
-    if not hasattr(env.unwrapped, "get_attr"):
-        return None
-    try:
-        values = env.unwrapped.get_attr(name)
-    except AttributeError:
-        return None
+    """An attribute that the environment, or each of its rows beneath their wrappers, declares; None if it does not."""
+    base = env.unwrapped
+    if hasattr(base, name):
+        return getattr(base, name)
+    if isinstance(base, SB3Rows):
+        values = base.declared(name)
+    else:
+        values = [getattr(row.unwrapped, name) for row in rows_of(base) if hasattr(row.unwrapped, name)]
     if any(value != values[0] for value in values):
         raise ValueError(f"the environments declare different values of {name}: {values}")
-    return values[0]
+    return values[0] if values else None
 
 
 def resolve_gamma(env: VectorEnv[Any, Any, Any], gamma: float | None) -> float:
@@ -74,51 +80,6 @@ def resolve_gamma(env: VectorEnv[Any, Any, Any], gamma: float | None) -> float:
     if gamma is not None and gamma != own:
         raise ValueError(f"gamma is {gamma!r}; allowed: the environment's own, {own!r} (leave gamma out to take it)")
     return float(own)
-
-
-@dataclass(frozen=True)
-class ObservationEncoder:
-    """Turns batches of observations into float vectors: boxes are flattened, discrete values one-hot."""
-
-    shape: tuple[int, ...]  # of a single observation
-    sizes: tuple[int, ...] | None  # numbers of discrete values; None for numbers that are taken as they are
-
-    @classmethod
-    def of(cls, space: spaces.Space[Any]) -> "ObservationEncoder":
-        """The encoder of a single environment's observation space.
-
-        Raises:
-            ValueError: for a space that is not a Box or made of discrete values starting at 0.
-        """
-        shape = tuple(space.shape or ())
-        if isinstance(space, spaces.Discrete) and space.start == 0:
-            return cls(shape, (int(space.n),))
-        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
-            return cls(shape, tuple(int(n) for n in space.nvec))
-        if not isinstance(space, spaces.Box | spaces.MultiBinary):
-            raise ValueError(
-                f"observation space {space} is not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary "
-                "(gymnasium.wrappers.FlattenObservation turns others into a Box)"
-            )
-        return cls(shape, None)
-
-    @property
-    def size(self) -> int:
-        """Width of an encoded observation."""
-        return math.prod(self.shape) if self.sizes is None else sum(self.sizes)
-
-    def __call__(self, observations: Any, device: torch.device) -> Tensor:
-        """Encode a batch, [N, ...] to float32 [N, size]."""
-        batch = torch.as_tensor(observations, device=device)
-        if self.sizes is None:
-            return batch.to(torch.float32).flatten(1)
-        columns = batch.long().view(len(batch), len(self.sizes))
-        parts = [functional.one_hot(columns[:, i], n) for i, n in enumerate(self.sizes)]
-        return torch.cat(parts, 1).float()
-
-    def is_batch(self, observations: Any) -> bool:
-        """Whether these are the observations of several environments rather than of one."""
-        return np.ndim(observations) > len(self.shape)
 
 
 def declared_entities(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Entities | None:
@@ -152,10 +113,17 @@ class TensorEnv:
         device: the learner's device.
         seed: seed of the first reset.
         check_masks: verify every mask.
+        condition_on_op: argument heads have logits for every value of the op head.
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], device: torch.device, seed: int | None, *, check_masks: bool
+        self,
+        env: VectorEnv[Any, Any, Any],
+        device: torch.device,
+        seed: int | None,
+        *,
+        check_masks: bool,
+        condition_on_op: bool,
     ) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
@@ -164,12 +132,22 @@ class TensorEnv:
         self.num_envs = env.num_envs
         self.resets_next_step = mode == AutoresetMode.NEXT_STEP
         self.encoder = ObservationEncoder.of(env.single_observation_space)
+        say_how_observations_are_read(self.encoder)
         observations, infos = env.reset(seed=seed)
         self.tensors = isinstance(observations, Tensor)
         heads = declared(env, "heads")
-        self.actions: ActionSpec = action_spec(env.single_action_space, heads and tuple(heads), infos)
+        self.actions: ActionSpec = action_spec(
+            env.single_action_space, heads and tuple(heads), infos, condition_on_op=condition_on_op
+        )
         self.entities = declared_entities(env, self.actions)
-        self.first_observations = self.encoder(observations, device)
+        self._begin(observations, infos)
+
+    def reset(self, seed: int | None) -> None:
+        """Begin new episodes in all environments."""
+        self._begin(*self.env.reset(seed=seed))
+
+    def _begin(self, observations: Any, infos: Mapping[str, Any]) -> None:
+        self.first_observations = self.encoder(observations, self.device)
         self.first_masks = self.masks(infos)
 
     def step(self, actions: Tensor) -> Transition:
@@ -215,5 +193,6 @@ class TensorEnv:
         if not len(rows):
             return None
         result = torch.zeros(self.num_envs, self.encoder.size, device=self.device)
-        result[torch.as_tensor(rows)] = self.encoder(np.stack([final[row] for row in rows]), self.device)
+        encoded = [self.encoder(self.encoder.as_batch(final[row]), self.device) for row in rows]
+        result[torch.as_tensor(rows)] = torch.cat(encoded)
         return result

@@ -210,7 +210,8 @@ class Learner:
         clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
         finite = clip.pre + loss.total.abs() < torch.inf  # false for NaN, too
         kl = loss.metrics["approx_kl"]
-        proceed = active & (kl <= self.config.target_kl) & finite
+        target = torch.inf if self.config.target_kl is None else self.config.target_kl
+        proceed = active & (kl <= target) & finite
         self.optimizer.step(proceed)
         ratios = worst_of_ranks(ratio_extremes(loss.log_ratios.flatten(1).T, batch.index.flatten()), self.ranks)
         return {

@@ -4,6 +4,7 @@ PPO("MlpPolicy", VecMonitor(EsperVecEnv("Esper-v0", num_envs=64)))
 MaskablePPO("MlpPolicy", VecMonitor(EsperVecEnv("Esper-v0", num_envs=64, actions="discrete")))
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from esper_env import EsperVectorEnv
 from esper_env.wrappers import JointActions, MarginalActions
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
@@ -27,7 +29,7 @@ class EsperVecEnv(VecEnv):
 
     The info of a row holds the environment's numbers (`metric`, `committed_metric`, `added_parameters`,
     `invalid_action`, ...), `TimeLimit.truncated` and, where an episode ended, that episode's last numbers and its
-    `terminal_observation`.
+    `terminal_observation`. The environment owns the discount: an algorithm that learns here with another is refused.
 
     Args:
         env_id: The environment's id.
@@ -50,9 +52,14 @@ class EsperVecEnv(VecEnv):
         super().__init__(num_envs, self.env.single_observation_space, self.actions.space)
 
     def reset(self) -> NDArray[np.float32]:
-        """Begin new episodes in all rows, with the seeds of `seed()` if it was called since the last reset."""
+        """Begin new episodes in all rows, with the seeds of `seed()` if it was called since the last reset.
+
+        Raises:
+            ValueError: when an algorithm with another gamma than the environment's calls this in order to learn.
+        """
         if any(self._options):
             raise ValueError(f"options is {self._options}; allowed: none, since SB3 resets all rows at once")
+        _check_gamma(self.env.gamma)
         observations: NDArray[np.float32]
         observations, self._infos = self.env.reset(seed=self._seeds)
         self.reset_infos = _rows(_numbers(self._infos, self.num_envs))
@@ -121,6 +128,23 @@ class EsperVecEnv(VecEnv):
         """No row is wrapped on its own."""
         del wrapper_class
         return [False for _ in self._get_indices(indices)]
+
+
+def _check_gamma(own: float) -> None:
+    """Refuse an algorithm with another discount.
+
+    SB3 tells an environment nothing about who learns in it; but every algorithm resets it from within its `learn`.
+
+    Raises:
+        ValueError: when the algorithm on the call stack, if there is one, has another gamma.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        learner = frame.f_locals.get("self")
+        if isinstance(learner, BaseAlgorithm) and getattr(learner, "gamma", own) != own:
+            gamma = learner.gamma  # type: ignore[attr-defined]
+            raise ValueError(f"gamma is {gamma!r}; allowed: the environment's own, {own!r}; pass gamma={own!r}")
+        frame = frame.f_back
 
 
 def _numbers(infos: dict[str, Any], rows: int) -> dict[str, NDArray[Any]]:

@@ -35,16 +35,19 @@ from torch import Tensor
 
 Kind = Literal["discrete", "multi_discrete", "dict"]
 
+MOST_LOGITS = 2**16  # per step; a rollout of 8,192 steps then takes 2 GB
+
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The heads of an action space, and whether legality depends on the op head."""
+    """The heads of an action space, and what depends on the op head."""
 
     kind: Kind
     heads: tuple[str, ...]
     sizes: tuple[int, ...]
     by_op: bool  # the environment gives masks per value of the op head
     masked: bool  # the environment gives masks
+    conditioned: bool = False  # the argument heads have logits per value of the op head, with such masks or without
 
     @property
     def arguments(self) -> int:
@@ -54,7 +57,7 @@ class ActionSpec:
     @property
     def rows(self) -> int:
         """How many times the argument heads appear among the cells."""
-        return self.sizes[0] if self.by_op else 1
+        return self.sizes[0] if self.by_op or self.conditioned else 1
 
     @property
     def cells(self) -> int:
@@ -72,23 +75,47 @@ class ActionSpec:
         return torch.arange(self.width) < sizes[:, None]
 
 
-def action_spec(space: spaces.Space[Any], heads: tuple[str, ...] | None, infos: Mapping[str, Any]) -> ActionSpec:
+def action_spec(
+    space: spaces.Space[Any],
+    heads: tuple[str, ...] | None,
+    infos: Mapping[str, Any],
+    *,
+    condition_on_op: bool = False,
+) -> ActionSpec:
     """Read the heads off a single environment's action space.
 
     Args:
         space: the action space of a single environment.
         heads: the order that the environment declares, for a Dict space; None takes the space's own.
         infos: infos of a reset, which show whether the environment gives masks.
+        condition_on_op: argument heads have logits for every value of the op head, the first one.
 
     Raises:
-        ValueError: for a space that is not made of Discrete heads starting at 0.
+        ValueError: for a space that is not made of Discrete heads starting at 0, or too large to be conditioned.
     """
     kind, sizes = _sizes(space)
-    if heads is not None and set(heads) != set(sizes):
+    names = tuple(sizes) if heads is None or kind != "dict" else heads  # a wrapper may have changed the space
+    if set(names) != set(sizes):
         raise ValueError(f"the environment orders the heads {heads}, but its action space has {tuple(sizes)}")
-    names = heads if heads is not None else tuple(sizes)
     by_op = "action_mask_by_op" in infos
-    return ActionSpec(kind, names, tuple(sizes[name] for name in names), by_op, by_op or "action_mask" in infos)
+    masked = by_op or "action_mask" in infos
+    counts = tuple(sizes[name] for name in names)
+    spec = ActionSpec(kind, names, counts, by_op, masked, condition_on_op and len(names) > 1)
+    if not by_op and spec.cells * spec.width > MOST_LOGITS:
+        raise ValueError(
+            f"condition_on_op is True; allowed: False, since actions {counts} would need {spec.cells * spec.width:,} "
+            f"logits per step, more than {MOST_LOGITS:,}"
+        )
+    return spec
+
+
+def action_space(spec: ActionSpec) -> spaces.Space[Any]:
+    """The action space of a single environment that a specification was read off."""
+    if spec.kind == "discrete":
+        return spaces.Discrete(spec.sizes[0])
+    if spec.kind == "multi_discrete":
+        return spaces.MultiDiscrete(list(spec.sizes))
+    return spaces.Dict({name: spaces.Discrete(size) for name, size in zip(spec.heads, spec.sizes, strict=True)})
 
 
 def _sizes(space: spaces.Space[Any]) -> tuple[Kind, dict[str, int]]:
@@ -132,7 +159,7 @@ def _fill(spec: ActionSpec, cells: Any, rows: Any, op: Any, arguments: Mapping[s
     """Copy masks into their cells; `rows` is a view of the argument heads' cells by row."""
     cells[0, : spec.sizes[0]] = op.T
     for index, (name, size) in enumerate(zip(spec.heads[1:], spec.sizes[1:], strict=True)):
-        # [N, rows, n] or, without rows, [N, n] to [rows, n, N] or [n, N]
+        # [N, rows, n] or, for all rows alike, [N, n] to [rows, n, N] or [n, N]
         mask = arguments[name]
         order = (1, 2, 0) if spec.by_op else (1, 0)
         rows[:, index, :size] = mask.permute(order) if isinstance(mask, Tensor) else mask.transpose(order)
@@ -154,7 +181,7 @@ def check_cells(spec: ActionSpec, cells: Tensor) -> None:
         ValueError: naming an environment and a head without one.
     """
     legal = cells.any(1)
-    if spec.by_op:
+    if spec.rows > 1:
         reachable = cells[0, : spec.sizes[0]].repeat_interleave(spec.arguments, 0)
         legal = torch.cat([legal[:1], legal[1:] | ~reachable])
     empty = torch.nonzero(~legal)
@@ -174,26 +201,56 @@ def to_environment(spec: ActionSpec, actions: Tensor, *, tensors: bool) -> Any:
     return {name: rows[index] for index, name in enumerate(spec.heads)}
 
 
-def user_masks(spec: ActionSpec, masks: Any, *, batched: bool, device: torch.device) -> Tensor | None:
+def user_masks(spec: ActionSpec, masks: Any, batch: int | None, device: torch.device) -> Tensor | None:
     """Masks as a user has them, in the layout of cells.
 
     Args:
         spec: the heads.
-        masks: infos with masks, the marginal masks alone, or None for no restriction.
-        batched: whether they are those of several environments.
+        masks: infos with masks, or the marginal masks alone; None for an environment without masks.
+        batch: the number of observations that they belong to; None for a single one that is not batched.
         device: where the result lives.
 
     Raises:
-        ValueError: when legality depends on the op head and only marginal masks are given.
+        ValueError: when they are missing, belong to other observations, or are only marginal although legality depends
+            on the op head.
     """
     if masks is None:
+        if spec.masked:
+            raise ValueError("action_masks is None; allowed: the environment's infos or masks, since it gives masks")
         return None
     infos = masks if isinstance(masks, Mapping) and "action_mask" in masks else {"action_mask": masks}
     if spec.by_op and "action_mask_by_op" not in infos:
-        raise ValueError("action_masks has no action_mask_by_op; allowed: the environment's infos, or None")
+        raise ValueError("action_masks has no action_mask_by_op; allowed: the environment's infos")
     names = ("action_mask", "action_mask_by_op") if spec.by_op else ("action_mask",)
-    given = {name: infos[name] if batched else _add_batch(infos[name]) for name in names}
-    return masks_to_cells(spec, given, device)
+    given = {name: _as_arrays(infos[name]) for name in names}
+    for name in names:
+        _check_mask_shapes(spec, name, given[name], () if batch is None else (batch,))
+    return masks_to_cells(spec, _add_batch(given) if batch is None else given, device)
+
+
+def _check_mask_shapes(spec: ActionSpec, name: str, masks: Any, batch: tuple[int, ...]) -> None:
+    """Refuse masks that belong to other observations, or to another action space."""
+    rows = (spec.sizes[0],) if name == "action_mask_by_op" else ()
+    if not isinstance(masks, Mapping):
+        _require_shape(name, masks, (*batch, sum(spec.sizes)))
+        return
+    for head, size in list(zip(spec.heads, spec.sizes, strict=True))[len(rows) :]:
+        if head not in masks:
+            raise ValueError(f"{name} has masks for {sorted(masks)}; allowed: one for each of {spec.heads}")
+        _require_shape(f"{name}[{head!r}]", masks[head], (*batch, *rows, size))
+
+
+def _require_shape(name: str, mask: Any, shape: tuple[int, ...]) -> None:
+    if tuple(mask.shape) != shape:
+        whose = f"{shape[0]} observations" if len(shape) > 1 else "one observation"
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}; allowed: {shape} for {whose}")
+
+
+def _as_arrays(masks: Any) -> Any:
+    """Masks with lists of flags, as sb3-contrib's environments answer, made arrays."""
+    if isinstance(masks, Mapping):
+        return {name: _as_arrays(mask) for name, mask in masks.items()}
+    return masks if isinstance(masks, Tensor) else np.asarray(masks)
 
 
 def _add_batch(masks: Any) -> Any:

@@ -146,7 +146,7 @@ class Decoder(nn.Module):
             }
         )
         nn.init.constant_(self._layers()[0].bias[:1], config.idle_bias)
-        conditioned = actions.by_op and config.condition_on_op and actions.arguments > 0
+        conditioned = config.condition_on_op and actions.rows > 1 and actions.arguments > 0
         self.op_embedding = nn.Parameter(torch.randn(actions.rows, width) * 0.5) if conditioned else None
         self.register_buffer("scatter", argument_scatter(actions), persistent=False)
         self.critic = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)

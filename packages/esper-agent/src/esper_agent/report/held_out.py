@@ -60,7 +60,7 @@ def play_held_out(histories: Sequence[History], episodes: int, seed: int) -> Hel
     except CheckpointError as error:  # such as of an environment that has changed since
         return Note(f"No episodes: {' '.join(str(error).split())}")
     env_id = histories[0].config.env_id
-    if not all(isinstance(agent.get_env().unwrapped, EsperVectorEnv) for agent in agents.values()):
+    if not all(isinstance(agent.tensor_env.env.unwrapped, EsperVectorEnv) for agent in agents.values()):
         return Note(f"No episodes: {env_id} is no Esper environment, so there are no slots to draw.")
     env = make_test_env(env_id, episodes)
     recorder = Recorder(env, min(DRAWN, episodes))
