@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable soak clean
+.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -55,6 +55,9 @@ lowest newest: $(STAMP)  ## try both packages with these of the versions that th
 
 portable: $(STAMP)  ## the suite under every processor that this one can imitate, with one and two threads
 	$(BIN)/python tests/portable.py
+
+mutants: $(STAMP)  ## faults put into a copy of the code, one by one: the test of each must fail
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check_mutants.py
 
 ledger: $(STAMP)  ## which rows of tests/ledger.md are proven by a passing test
 	$(BIN)/python -m pytest --ledger -m "not soak and not cuda"

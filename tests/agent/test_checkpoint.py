@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_fixtures import fixture_file, make_agent
+from checkpoint_fixtures import ENV, fixture_file, make_agent
 from esper_agent import cli
 from esper_agent.algorithm import checkpoint
 from esper_agent.algorithm.checkpoint import (
@@ -374,3 +375,27 @@ def test_loading_takes_less_than_twice_the_file_in_memory(tmp_path: Path) -> Non
     grown, total = run_python(MEASURE_LOAD, small, large).communicate(timeout=120)[0].split()
     assert float(total) == 32_000_000
     assert int(grown) * 1024 < 2 * large.stat().st_size
+
+
+MAPS = Path("/proc/self/maps")
+
+
+def mapped_file(tensor: Tensor) -> str | None:
+    """The file that a tensor's memory is mapped from; None for memory of the process's own."""
+    for low, high, name in re.findall(r"^(\w+)-(\w+) .* (/.*)$", MAPS.read_text(), flags=re.MULTILINE):
+        if int(low, 16) <= tensor.data_ptr() < int(high, 16):
+            return str(name)
+    return None
+
+
+@pytest.mark.ledger("K1", "Z18")
+@pytest.mark.skipif(not MAPS.exists(), reason="only Linux tells what memory is mapped from")
+@pytest.mark.parametrize("way", ["load", "restore"])
+def test_an_agent_takes_its_weights_straight_from_the_mapped_file(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, agent, given = fixture_file(SCHEMA_VERSION), make_agent(seed=1), []
+    monkeypatch.setattr(type(agent), "load_state_dict", lambda _, state: given.append(state))
+    type(agent).load(path, ENV) if way == "load" else agent.restore(path)
+    (state,) = given
+    moments = [tensor for moments in state["optimizer"].values() for tensor in moments.values()]
+    assert moments
+    assert {mapped_file(tensor) for tensor in (*state["policy"].values(), *moments)} == {str(path)}

@@ -196,7 +196,8 @@ def test_a_truncated_episode_is_valued_at_its_final_observation_with_the_carried
 
 
 @pytest.mark.ledger("X19", "B7")
-def test_both_autoreset_modes_give_the_same_advantages() -> None:
+@pytest.mark.parametrize("truncates", [True, False])
+def test_both_autoreset_modes_give_the_same_advantages(truncates: bool) -> None:
     """The same fixed episodes, once with the reset inside the step and once in a step of its own."""
 
     class Fixed(Countdown):
@@ -206,7 +207,7 @@ def test_both_autoreset_modes_give_the_same_advantages() -> None:
             return np.ones(len(actions)) + 0.1 * self.age
 
         def endings(self, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.zeros_like(over), over
+            return over & (not truncates), over & truncates
 
     advantages = []
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):

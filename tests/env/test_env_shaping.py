@@ -126,7 +126,7 @@ METRICS = [0.10, 0.30, 0.30, 0.40, 0.60, 0.70, 0.80]  # at reset, then after ste
 LOSSES = [2.0, 1.0, 1.0, 0.5, 0.4, 0.3, 0.2]
 ALL_OFF = [0.10, 0.30, 0.30, 0.40, 0.45, 0.50, 0.50]
 CONTRIBUTION = [0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.3]
-COMMITTED = [0.10, 0.30, 0.30, 0.40, 0.45, 0.50, 0.80]
+COMMITTED = [0.10, 0.30, 0.30, 0.40, 0.45, 0.50, 0.75]
 SCRIPT = [act(Op.GERMINATE, slot=1), act(Op.ADVANCE, slot=1), WAIT, WAIT, WAIT, act(Op.FOSSILIZE, slot=1)]
 HORIZON, GAMMA, LN10 = 6, 0.9, 2.302585092994046
 
@@ -177,7 +177,7 @@ def test_a_hand_worked_shaped_episode() -> None:
     phi = [m + 0.01 * s for m, s in zip(METRICS, stage, strict=True)]
     shaping = [GAMMA * phi[t + 1] - phi[t] for t in range(5)] + [-phi[5]]
     assert [t["shaping"] for t in terms] == pytest.approx(shaping, abs=1e-12)
-    assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.8]
+    assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.75]
     assert [t["rent"] for t in terms] == pytest.approx([-(0.03 * size + 0.04) / HORIZON] * 6, abs=1e-15)
     assert rewards == pytest.approx([s + t["rent"] + t["final_metric"] for s, t in zip(shaping, terms, strict=True)])
     assert sum(GAMMA**t * f for t, f in enumerate(shaping)) == pytest.approx(-0.10, abs=1e-12)
@@ -189,7 +189,7 @@ def test_a_hand_worked_shaped_episode() -> None:
 def test_a_hand_worked_sparse_episode() -> None:
     _, rewards, _, size = episode("sparse")
     rent = (0.03 * size + 0.04) / HORIZON
-    assert rewards == pytest.approx([-rent] * 5 + [0.8 - rent], abs=1e-12)
+    assert rewards == pytest.approx([-rent] * 5 + [0.75 - rent], abs=1e-12)
 
 
 @pytest.mark.ledger("X16", "R6")
@@ -207,7 +207,7 @@ def test_a_hand_worked_contribution_episode() -> None:
     assert [t["alpha_shock"] for t in terms] == pytest.approx([-0.01 * s for s in shock], abs=1e-12)
     assert [t["holding"] for t in terms] == pytest.approx([0.0, 0.0, 0.0, 0.0, -0.002, 0.0], abs=1e-12)
     assert [t["op_cost"] for t in terms] == pytest.approx([-0.002, -0.001, 0.0, 0.0, 0.0, -0.001], abs=1e-12)
-    assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.8]
+    assert [t["final_metric"] for t in terms] == [0.0] * 5 + [0.75]
 
 
 @pytest.mark.ledger("X16")

@@ -144,8 +144,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "checkpoint_every": "environment steps between checkpoints",
         "keep_checkpoints": "how many of the newest checkpoints stay",
     }
+    by_environment = "64 of Esper's, 8 of others"
     for name, meaning in numbers.items():
-        flag, text = f"--{name.replace('_', '-')}", f"{meaning} ({getattr(defaults, name)})"
+        default = getattr(defaults, name)
+        flag, text = f"--{name.replace('_', '-')}", f"{meaning} ({by_environment if default is None else default})"
         parser.add_argument(flag, type=int, default=unset, metavar="N", help=text)
     parser.add_argument(
         "--device", default=unset, help=f"cpu or cuda; under torchrun each rank has its own GPU ({defaults.device})"

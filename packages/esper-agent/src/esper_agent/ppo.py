@@ -30,6 +30,7 @@ from esper_agent.algorithm.agent_state import require_plausible
 from esper_agent.algorithm.callbacks import InfosByEnv, MaybeCallback, as_callbacks
 from esper_agent.algorithm.checkpoint import load_checkpoint, portable, restore_checkpoint, save_checkpoint
 from esper_agent.algorithm.collector import RolloutCollector
+from esper_agent.algorithm.defaults import default_n_envs, default_settings
 from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import AnyEnv, TensorEnv, Transition, make_vector_env, resolve_gamma
 from esper_agent.algorithm.log import record_update
@@ -56,20 +57,20 @@ class FactoredRecurrentPPO(SB3Surface):
 
     Args:
         env: an id, a Gymnasium environment or vector environment, or a VecEnv of SB3.
-        n_envs: how many environments to make when `env` is an id, over all ranks.
+        n_envs: how many environments to make when `env` is an id, over all ranks; None for 64 of Esper's, 8 of others.
         seed: seed of everything random; None draws one.
         device: "auto", "cpu" or "cuda".
         verbose: 1 prints the log as a table.
         tensorboard_log: directory for TensorBoard; None for none.
         ranks: who trains the policy together, see `join_ranks`; an `env` that is no id is then this rank's own.
-        **settings: the fields of `PPOConfig`.
+        **settings: the fields of `PPOConfig`; `algorithm.defaults` says which have other defaults in Esper's.
     """
 
     def __init__(
         self,
         env: str | AnyEnv,
         *,
-        n_envs: int = 8,
+        n_envs: int | None = None,
         seed: int | None = None,
         device: str = "cpu",
         verbose: int = 0,
@@ -77,7 +78,7 @@ class FactoredRecurrentPPO(SB3Surface):
         ranks: Ranks = ALONE,
         **settings: Any,
     ) -> None:
-        self.config = make_config(settings)
+        self._settings = settings
         self.ranks = ranks
         self.seed = ranks.gather(int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)[0]
         self.device, self.verbose, self.tensorboard_log = choose_device(device), verbose, tensorboard_log
@@ -102,14 +103,16 @@ class FactoredRecurrentPPO(SB3Surface):
         self.phase: Phase = unmeasured
         self._started, self._steps_before = time.perf_counter(), 0
 
-    def set_env(self, env: str | AnyEnv, n_envs: int = 8) -> None:
+    def set_env(self, env: str | AnyEnv, n_envs: int | None = None) -> None:
         """Train in this environment from now on, starting with new episodes.
 
         Raises:
             ValueError: when its spaces, heads or gamma are not the agent's.
         """
-        n_envs = self.ranks.share(n_envs) if isinstance(env, str) else n_envs
-        vector_env = make_vector_env(env, n_envs, str(self.device))
+        rows = self.ranks.share(default_n_envs(env) if n_envs is None else n_envs) if isinstance(env, str) else 1
+        vector_env = make_vector_env(env, rows, str(self.device))
+        if not hasattr(self, "policy"):
+            self.config = make_config({**default_settings(vector_env, self._settings), **self._settings})
         gamma = resolve_gamma(vector_env, self.config.gamma)
         first_seed = self.next_seed(self._check_rows(vector_env.num_envs))
         tensor_env = TensorEnv(
@@ -357,7 +360,7 @@ class FactoredRecurrentPPO(SB3Surface):
         env: str | AnyEnv | None = None,
         device: str = "cpu",
         *,
-        n_envs: int = 8,
+        n_envs: int | None = None,
         **settings: Any,
     ) -> Self:
         """An agent from a checkpoint, about to begin new episodes; `restore` goes on in the middle of the saved ones.
@@ -366,7 +369,7 @@ class FactoredRecurrentPPO(SB3Surface):
             path: the checkpoint.
             env: the environment to play in; without one the agent predicts, and learns after `set_env`.
             device: "auto", "cpu" or "cuda".
-            n_envs: how many environments to make when `env` is an id.
+            n_envs: how many environments to make when `env` is an id; None as for a new agent.
             **settings: fields of `PPOConfig` to change; schedules that are functions have to be given again.
         """
         state = load_checkpoint(file_to_read(path))

@@ -28,7 +28,7 @@ class RunConfig:
 
     Attributes:
         env_id: id of the environment.
-        n_envs: environments side by side, over all ranks.
+        n_envs: environments side by side, over all ranks; None for as many as suit the environment.
         total_timesteps: environment steps of the whole run.
         seed: seed of the agent and of the environments.
         device: the learner's device.
@@ -39,7 +39,7 @@ class RunConfig:
     """
 
     env_id: str
-    n_envs: int = 16
+    n_envs: int | None = None
     total_timesteps: int = 200_000
     seed: int = 0
     device: str = "cpu"
@@ -51,7 +51,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name in ("n_envs", "total_timesteps", "checkpoint_every", "keep_checkpoints"):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
+            if (type(value) is not int or value < 1) and (name, value) != ("n_envs", None):
                 raise RunError(f"{name} is {value!r}; allowed: an integer of at least 1")
 
 

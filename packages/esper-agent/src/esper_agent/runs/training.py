@@ -72,7 +72,8 @@ def start_run(
     """
     model = build_model(config, ranks)
     # Every setting is written down, so that a later default cannot change a resumed run.
-    config = replace(config, ranks=ranks.size, agent=describe(asdict(model.config)))
+    n_envs = model.buffer.n_envs * ranks.size
+    config = replace(config, n_envs=n_envs, ranks=ranks.size, agent=describe(asdict(model.config)))
     with _explaining_failed_writes(run):
         if ranks.leads:
             run.create()
