@@ -132,7 +132,7 @@ def test_a_run_shows_the_hosts_in_its_metrics_and_in_tensorboard(tmp_path: Path)
     start_run(run, config, progress_bar=False)
     (row,) = run.metrics()
     keys = {key for key in row if key.startswith("hosts/")}
-    assert {"hosts/metric", "hosts/end/committed_metric", "hosts/reward/rent", "hosts/gaming/ransomware"} <= keys
+    assert {"hosts/metric", "hosts/end/committed_metric", "hosts/reward/rent", "hosts/gaming/churn"} <= keys
     events = EventAccumulator(str(run.tensorboard_directory))
     events.Reload()
     assert keys <= set(events.Tags()["scalars"])

@@ -21,6 +21,7 @@ NUMBERS = {
     **{"metric_weight": (-1.0,), "stage_weight": (-1.0,), "contribution_weight": (-1.0,)},
     **{"entanglement_weight": (-1.0,), "ratio_epsilon": (0.0, -0.0, -1e-3), "legitimate_age": (0, 0.5)},
     **{"holding_slope": (-1.0,), "holding_cap": (-1.0,), "shock_weight": (-1.0,), "loss_weight": (-1.0,)},
+    **{"spike_loss": (0.5, float("inf")), "small_loss": (0.0, 1.5), "control_interval": (-1, 0.5)},
     **{"ransom_contribution": (-0.1, 1.1), "ransom_gain": (-0.1, 1.1), "churn_prunes": (0, 1.5)},
     **{"holding_limit": (0,), "plateau_tolerance": (-0.1, 1.1)},
 }

@@ -1,14 +1,29 @@
 """The governor: faults in one row are undone, charged and limited, and no other row notices."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from env_tools import TINY, WAIT, act, assert_same, everywhere, legal_actions, play, resident_bytes, row_bits, tiny
+from env_tools import (
+    IDS,
+    TINY,
+    WAIT,
+    act,
+    assert_same,
+    everywhere,
+    legal_actions,
+    play,
+    resident_bytes,
+    row_bits,
+    settings_of,
+    tiny,
+)
 from esper_env import EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.fused.minibatches import Minibatches
 from esper_env.mdp.state import State
+from esper_env.population.evaluation import Evaluation, evaluate
 from esper_env.population.training import TrainingReport, train_epoch
 
 ROWS, VICTIM = 5, 2
@@ -231,7 +246,7 @@ def test_seeds_of_all_kinds_and_stages_come_back_as_they_were() -> None:
 
 def test_a_loss_far_beyond_a_blind_guess_is_a_collapse_and_the_limit_is_declared() -> None:
     for limit, collapses in ((2.0, True), (1e6, False)):
-        env = EsperEnv(task=TINY, collapse_loss=limit)
+        env = EsperEnv(task=TINY, collapse_loss=limit, spike_loss=1e6)
         env.reset(seed=0)
         env.row.simulation.population.body.values *= 6.0  # a confident, wrong host
         env.row.simulation.population.lr.zero_()
@@ -259,3 +274,27 @@ def test_play_goes_on_for_long_among_collapsing_rows(mode: str) -> None:
         assert infos["rolled_back"].dtype == bool
         episodes += terminated.sum()
     assert episodes > 40
+
+
+@pytest.mark.ledger("Y31")
+def test_a_loss_that_jumps_is_a_collapse_long_before_it_is_absurd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 0.1 to 9, where a uniform guess has 2.3; a loss that rises as fast from next to nothing is none."""
+    course = iter([(0.1, 0.001), (0.49, 0.5), (9.0, 0.57), (0.48, 0.6)])
+    env = tiny(2, spike_loss=5.0, small_loss=0.05, autoreset_mode="disabled", control_interval=0)
+
+    def measure(*arguments: Any) -> Evaluation:
+        return replace(evaluate(*arguments), loss=torch.tensor(next(course)))
+
+    monkeypatch.setattr("esper_env.mdp.simulation.evaluate", measure)
+    env.reset(seed=0)
+    flags = [env.step(everywhere(WAIT, 2))[-1]["rolled_back"].tolist() for _ in range(3)]
+    assert flags == [[False, False], [True, False], [False, False]]
+    assert env.simulation.state.previous_loss[0] == pytest.approx(0.49)  # the last good one
+
+
+@pytest.mark.ledger("Y31")
+@pytest.mark.parametrize("name", IDS)
+def test_the_governor_keeps_still_in_normal_play(name: str) -> None:
+    settings = settings_of(name) | {"horizon": 12, "prune_age": 2, "training_steps": 1}
+    for *_, infos in play(EsperVectorEnv(6, **settings), 12, seed=11):
+        assert not infos["rolled_back"].any()

@@ -47,7 +47,8 @@ def transition(before: State, after: State, config: EsperConfig, rng: np.random.
     before.potential, after.potential = potential(before, config), potential(after, config)
     flags = [torch.from_numpy(rng.random(n) < 0.3) for _ in range(3)]
     op = torch.from_numpy(rng.integers(len(Op), size=n))
-    return Transition(before, after, op, flags[0], flags[1], flags[2], flags[1] | flags[2], config, log(10))
+    control = torch.from_numpy(rng.random(n)), torch.from_numpy(rng.random(n) < 0.5)
+    return Transition(before, after, op, *flags, flags[1] | flags[2], *control, config, log(10))
 
 
 configs = st.builds(

@@ -11,6 +11,7 @@ import torch
 from env_tools import TINY, WAIT, act, everywhere, legal_actions, play, tiny
 from esper_env import EsperEnv, Op, Stage
 from esper_env.config import TEMPI, EsperConfig
+from esper_env.mdp.control import Control
 from esper_env.mdp.rewards import potential
 from esper_env.mdp.state import State
 from esper_env.population.evaluation import Evaluation
@@ -149,8 +150,12 @@ def prescribed(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(*_: Any) -> TrainingReport:
         return TrainingReport(one(1.0), torch.zeros(1, 3), torch.zeros(1, 3))
 
+    def control(_: Control, step: torch.Tensor, *__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return one(ALL_OFF[int(step)]), torch.ones(1, dtype=torch.bool)
+
     monkeypatch.setattr("esper_env.mdp.simulation.evaluate", measure)
     monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", train)
+    monkeypatch.setattr(Control, "measure", control)
 
 
 def episode(preset: str) -> tuple[list[dict[str, float]], list[float], list[bool], float]:

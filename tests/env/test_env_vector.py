@@ -21,7 +21,7 @@ from env_tools import (
     settings_of,
     tiny,
 )
-from esper_env import HEADS, EsperEnv, EsperVectorEnv
+from esper_env import HEADS, EsperEnv, EsperVectorEnv, Op, Stage
 from esper_env.tasks import TASKS
 from gymnasium.vector import AutoresetMode
 
@@ -67,7 +67,7 @@ class Singles:
         return result
 
 
-STATE_KEYS = ("action_mask", "action_mask_by_op", "metric", "committed_metric", "added_parameters")
+STATE_KEYS = ("action_mask", "action_mask_by_op", "metric", "committed_metric", "added_parameters", "seeds")
 
 
 def row_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
@@ -251,3 +251,20 @@ def test_neither_global_generator_is_read_or_moved() -> None:
         pass
     assert torch.equal(torch.random.get_rng_state(), before[0])
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+
+
+@pytest.mark.ledger("Y29")
+def test_info_tells_what_a_log_shows_of_the_hosts() -> None:
+    env, germinated = tiny(4, horizon=10, autoreset_mode="disabled"), 0
+    for actions, *_, infos in play(env, 10, seed=4, illegal=0.3):
+        stage = env.state.stage.numpy()
+        for name, count in infos["seeds"].items():
+            np.testing.assert_array_equal(count, (stage == Stage[name.upper()]).sum(axis=1))
+        np.testing.assert_array_equal(infos["executed_op"], np.where(infos["invalid_action"], 0, actions["op"]))
+        germinated += (infos["executed_op"] == Op.GERMINATE).sum()
+        np.testing.assert_array_equal(infos["added_parameters"], env.state.added)
+    assert germinated > 3
+    assert set(infos) - {f"_{key}" for key in infos} == {
+        *("action_mask", "action_mask_by_op", "executed_op", "invalid_action", "rolled_back", "reward_terms"),
+        *("detectors", "metric", "committed_metric", "added_parameters", "seeds"),
+    }

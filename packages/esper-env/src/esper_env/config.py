@@ -37,8 +37,11 @@ class EsperConfig:
     prune_age: int = 4
     embargo_steps: int = 6
 
-    # Governor. A loss above collapse_loss times that of a uniform guess counts as collapse.
+    # Governor. A loss above collapse_loss times that of a uniform guess counts as collapse, and so does one above
+    # spike_loss times the last one, which counts as small_loss times that of a uniform guess if it is less.
     collapse_loss: float = 4.0
+    spike_loss: float = 5.0
+    small_loss: float = 0.05
     max_rollbacks: int = 2
     rollback_penalty: float = 0.5
 
@@ -61,7 +64,8 @@ class EsperConfig:
     op_costs: tuple[float, ...] = (0.0, 0.002, 0.001, 0.001, 0.002)  # in order of Op
     loss_weight: float = 1.0
 
-    # Detectors of gaming.
+    # Detectors of gaming, and steps from one measurement of the control to the next; 0: only if the reward needs it.
+    control_interval: int = 0
     ransom_contribution: float = 0.1
     ransom_gain: float = 0.02
     churn_prunes: int = 3
@@ -92,6 +96,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "prune_age": (1, 1000),
     "embargo_steps": (0, 1000),
     "collapse_loss": (1.0, 1e6),
+    "spike_loss": (1.0, 1e6),
+    "small_loss": (1e-6, 1.0),
     "max_rollbacks": (0, 1000),
     "rollback_penalty": (0.0, 100.0),
     "reward_scale": (1e-6, 1e6),
@@ -108,6 +114,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "holding_cap": (0.0, 100.0),
     "shock_weight": (0.0, 100.0),
     "loss_weight": (0.0, 100.0),
+    "control_interval": (0, 100_000),
     "ransom_contribution": (0.0, 1.0),
     "ransom_gain": (0.0, 1.0),
     "churn_prunes": (1, 1000),

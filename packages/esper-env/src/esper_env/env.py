@@ -158,12 +158,36 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     Phi(s) = `metric_weight` x metric + `stage_weight` x sum over slots of phi, where phi rises from the
     `stage_potential` of the slot's stage to that of the next one as the stage goes on. The gain is the metric minus
-    that of the network without any seed, or 0; the excess is by how much the sum of the positive contributions
-    exceeds it; attribution is (gain + `ratio_epsilon`) / (gain + excess + `ratio_epsilon`); credit is a seed's
-    contribution times a factor that grows from 0 to 1 over the `legitimate_age` steps after its incubation.
+    that of the control or, where there is none, of the network without any seed, or 0; the excess is by how much the
+    sum of the positive contributions exceeds it; attribution is (gain + `ratio_epsilon`) / (gain + excess +
+    `ratio_epsilon`); credit is a seed's contribution times a factor that grows from 0 to 1 over the `legitimate_age`
+    steps after its incubation.
+
+    Of a single seed the network without any seed tells nothing: what the removal costs is then all that was gained.
+    So gain is measured against the **control**, the same host trained on the same data without any seed, wherever the
+    preset has a contribution or entanglement term, or `control_interval` asks for it; it takes about as long as the
+    host itself. `info["control_metric"]` and `info["control_measured"]` exist only then.
 
     `info["detectors"]` flags signs of gaming: ransomware (a seed whose removal hurts, in a network that gained
-    nothing), churn (seeds planted and pruned over and over) and endless_holding (neither committed nor removed).
+    nothing over its control; there only if there is a control, and False where `control_measured` is),
+    entanglement (the same against the network without any seed: seeds that undo each other), churn (seeds planted and
+    pruned over and over) and endless_holding (neither committed nor removed).
+
+    ### Info
+    What a log shows of the hosts, at every reset and step; of a vector, arrays with one entry per row.
+
+    | Key | Meaning |
+    |---|---|
+    | `action_mask`, `action_mask_by_op` | what is legal now, by head |
+    | `executed_op` | the operation that was executed: WAIT for an illegal action, GERMINATE for a germination, ... |
+    | `invalid_action` | the action was illegal |
+    | `rolled_back` | the host collapsed and was restored |
+    | `reward_terms` | the scaled terms of the reward, by name |
+    | `detectors` | signs of gaming, by name |
+    | `metric`, `committed_metric` | validation metric of the network, and with fossilised seeds only |
+    | `added_parameters` | parameters of all seeds / of the host |
+    | `seeds` | how many seeds are in each stage: training, blending, holding, fossilized |
+    | `control_metric`, `control_measured` | validation metric of the control, and whether it was measured now |
 
     ## Starting State
     A host with fresh weights that has not trained, all slots DORMANT. `reset(seed=s)` begins the first episode of the
@@ -173,8 +197,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     ## Episode End
     - Terminated: after `horizon` steps.
-    - Terminated: at the collapse of the host that follows `max_rollbacks` restored ones. Loss that is not finite, or
-      above `collapse_loss` times that of a uniform guess, counts as collapse.
+    - Terminated: at the collapse of the host that follows `max_rollbacks` restored ones. Loss that is not finite, above
+      `collapse_loss` times that of a uniform guess, or above `spike_loss` times the last one counts as collapse.
     - Truncated: never by the environment itself.
 
     ## Arguments
@@ -200,6 +224,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `prune_age` (4): steps after germination before PRUNE is legal.
     - `embargo_steps` (6): decisions for which a pruned slot stays closed.
     - `collapse_loss` (4.0): a loss above this many times that of a uniform guess is a collapse.
+    - `spike_loss` (5.0): a validation loss above this many times that of the step before is a collapse.
+    - `small_loss` (0.05): a loss before the spike below this share of a uniform guess's counts as that much.
     - `max_rollbacks` (2): how many collapses are restored; the next one ends the episode.
     - `rollback_penalty` (0.5): price of a collapse.
     - `reward` ("shaped"): the preset.
@@ -220,6 +246,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `shock_weight` (0.01): price of sudden changes of alpha.
     - `op_costs` ((0.0, 0.002, 0.001, 0.001, 0.002)): prices of WAIT, GERMINATE, ADVANCE, FOSSILIZE, PRUNE.
     - `loss_weight` (1.0): weight of the loss_drop term.
+    - `control_interval` (0): steps between measurements of the control; 0 if only the reward may ask for it.
     - `ransom_contribution` (0.1): contribution above which ransomware is suspected.
     - `ransom_gain` (0.02): gain of all seeds up to which it is.
     - `churn_prunes` (3): prunes in an episode that count as churn.

@@ -19,7 +19,7 @@ from esper_env.mdp.observation import Schema
 from esper_env.mdp.phases import Phase
 from esper_env.mdp.saving import check, load, save
 from esper_env.mdp.simulation import Outcome, Simulation
-from esper_env.mdp.state import State
+from esper_env.mdp.state import OCCUPIED, State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
@@ -241,7 +241,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
     def _idle_outcome(self) -> Outcome:
         config = self.simulation.config
         number = torch.zeros(self.num_envs, dtype=torch.float64, device=config.device)
-        return Outcome.blank(number, self.simulation.reward.terms)
+        return Outcome.blank(number, self.simulation.reward.terms, self.simulation.detectors)
 
     def _reset_ended(self, outcome: Outcome, final: Tensor, infos: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         ended = outcome.terminated.cpu().numpy()
@@ -269,6 +269,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         tensors: dict[str, Any] = {
             "action_mask": marginal,
             "action_mask_by_op": by_op,
+            "executed_op": outcome.op,
             "invalid_action": outcome.invalid,
             "rolled_back": outcome.rolled_back,
             "reward_terms": outcome.reward_terms,
@@ -276,7 +277,10 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
             "metric": state.metric,
             "committed_metric": state.committed,
             "added_parameters": state.added,
+            "seeds": {stage.name.lower(): (state.stage == stage).sum(dim=1) for stage in OCCUPIED},
         }
+        if self.simulation.control is not None:
+            tensors |= {"control_metric": outcome.control, "control_measured": outcome.control_measured}
         present = np.ones(self.num_envs, dtype=np.bool_)
         infos = {key: self._give_all(value) for key, value in tensors.items()}
         return infos | {f"_{key}": self._give(torch.from_numpy(present.copy())) for key in tensors}

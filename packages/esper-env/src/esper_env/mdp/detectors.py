@@ -12,10 +12,20 @@ Detector = Callable[[Transition], Tensor]
 DETECTORS: Registry[Detector] = Registry("detector")
 
 
-def ransomware(t: Transition) -> Tensor:
-    """A seed whose removal hurts although the host without any seed does as well: it made itself needed."""
+def held_to_ransom(t: Transition, without: Tensor) -> Tensor:
+    """Rows with a live seed whose removal hurts although its host gains next to nothing over another metric."""
     held = (t.after.contribution > t.config.ransom_contribution) & t.after.in_stage(LIVE)
-    return held.any(dim=1) & (t.after.metric - t.after.all_off <= t.config.ransom_gain)
+    return held.any(dim=1) & (t.after.metric - without <= t.config.ransom_gain)
+
+
+def ransomware(t: Transition) -> Tensor:
+    """A seed whose removal hurts although the host does no better than its control: it made itself needed."""
+    return t.control_measured & held_to_ransom(t, t.control)
+
+
+def entanglement(t: Transition) -> Tensor:
+    """A seed whose removal hurts although the host without any seed does as well: seeds that undo each other."""
+    return held_to_ransom(t, t.after.all_off)
 
 
 def churn(t: Transition) -> Tensor:
@@ -30,10 +40,19 @@ def endless_holding(t: Transition) -> Tensor:
 
 
 DETECTORS.register("ransomware", ransomware)
+DETECTORS.register("entanglement", entanglement)
 DETECTORS.register("churn", churn)
 DETECTORS.register("endless_holding", endless_holding)
 
 
-def detect(transition: Transition) -> dict[str, Tensor]:
-    """The flags of every registered detector, [n] each."""
-    return {name: DETECTORS[name](transition) for name in DETECTORS}
+NEED_CONTROL = ("ransomware",)
+
+
+def measurable(controlled: bool) -> tuple[str, ...]:
+    """Names of the detectors that an environment with or without a control runs."""
+    return tuple(name for name in DETECTORS if controlled or name not in NEED_CONTROL)
+
+
+def detect(transition: Transition, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The flags of some registered detectors, [n] each."""
+    return {name: DETECTORS[name](transition) for name in names}

@@ -13,9 +13,10 @@ _KEPT = ("step", "rollbacks", "episode_return")  # time and its accounts do not 
 
 
 def collapsed(state: State, population: Population, config: EsperConfig, baseline_loss: float) -> Tensor:
-    """Rows whose loss is not a number or far beyond that of a uniform guess, or that hold a non-finite seed, [n]."""
+    """Rows with a loss that is no number or far beyond a uniform guess's or the last one, or a non-finite seed, [n]."""
     measured = torch.stack([state.loss, torch.where(state.trained, state.train_loss, 0.0)])
     sound = (measured <= config.collapse_loss * baseline_loss).all(dim=0)
+    sound &= state.loss <= config.spike_loss * state.previous_loss.clamp(min=config.small_loss * baseline_loss)
     return ~(sound & torch.isfinite(state.seed_grad).all(dim=1) & _finite_seeds(population))
 
 

@@ -31,6 +31,7 @@ def save(simulation: Simulation) -> dict[str, Any]:
         "body": _numbered(population.body.tensors()),
         "census": _census(population.census),
         "seeds": {_name(key): _numbered(cohort.tensors()) for key, cohort in population.seeds.items()},
+        "control": _numbered(() if simulation.control is None else simulation.control.population.body.tensors()),
         "snapshot": {
             "state": snapshot.state.clone().tensors(),
             "body": _numbered(snapshot.body),
@@ -110,7 +111,10 @@ def _load_instance(simulation: Simulation) -> None:
     keys = episode_keys(simulation.base_key, simulation.episode, simulation.config)
     instance = draw(keys, simulation.task, simulation.data, simulation.config)
     simulation.instance = instance
-    simulation.population.rebirth(np.arange(simulation.n), instance.key, instance.lr, instance.live_units)
+    rows = np.arange(simulation.n)
+    simulation.population.rebirth(rows, instance.key, instance.lr, instance.live_units)
+    if simulation.control is not None:
+        simulation.control.rebirth(rows, instance)
 
 
 def _load_population(simulation: Simulation, saved: dict[str, Any]) -> None:
@@ -118,6 +122,9 @@ def _load_population(simulation: Simulation, saved: dict[str, Any]) -> None:
     for number, tensor in enumerate(population.body.tensors()):
         tensor.copy_(saved["body"][str(number)])
     _copy_census(population.census, saved["census"])
+    if simulation.control is not None:
+        for number, tensor in enumerate(simulation.control.population.body.tensors()):
+            tensor.copy_(saved["control"][str(number)])
     for name, tensors in saved["seeds"].items():
         slot, kind = (int(part) for part in name.split("."))
         rows = np.flatnonzero(population.census.blueprint[:, slot] == kind)

@@ -1,6 +1,7 @@
 """The simulation: n rows that reset and step as one; the Gymnasium classes are shells around it."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from esper_env.blueprints import BLUEPRINTS
 from esper_env.config import EsperConfig
 from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes
-from esper_env.mdp.detectors import DETECTORS, detect
+from esper_env.mdp.control import Control
+from esper_env.mdp.detectors import detect, measurable
 from esper_env.mdp.governor import Snapshot, collapsed
 from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches
 from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
@@ -35,14 +37,18 @@ class Outcome:
     reward_terms: dict[str, Tensor]
     detectors: dict[str, Tensor]
     terminated: Tensor
+    op: Tensor  # int64, the operation that was executed
     invalid: Tensor
     rolled_back: Tensor
+    control: Tensor  # metric of the control, zero where it was not measured
+    control_measured: Tensor
 
     @classmethod
-    def blank(cls, zeros: Tensor, terms: tuple[str, ...]) -> "Outcome":
+    def blank(cls, zeros: Tensor, terms: tuple[str, ...], detectors: tuple[str, ...]) -> "Outcome":
         """Nothing happened; `zeros` is float64 [n]."""
         no = zeros.bool()
-        return cls(zeros, dict.fromkeys(terms, zeros), dict.fromkeys(DETECTORS, no), no, no, no)
+        flags = dict.fromkeys(detectors, no)
+        return cls(zeros, dict.fromkeys(terms, zeros), flags, no, zeros.long(), no, no, zeros, no)
 
     def without(self, rows: Tensor) -> "Outcome":
         """The same with nothing having happened in some rows."""
@@ -50,12 +56,10 @@ class Outcome:
         def void(tensor: Tensor) -> Tensor:
             return tensor.index_fill(0, rows, 0)
 
-        return Outcome(
-            void(self.reward),
-            {name: void(term) for name, term in self.reward_terms.items()},
-            {name: void(flag) for name, flag in self.detectors.items()},
-            *map(void, (self.terminated, self.invalid, self.rolled_back)),
-        )
+        def void_all(value: Any) -> Any:
+            return {name: void(one) for name, one in value.items()} if isinstance(value, dict) else void(value)
+
+        return Outcome(**{name: void_all(value) for name, value in vars(self).items()})
 
 
 class Simulation:
@@ -88,6 +92,9 @@ class Simulation:
         self.head_sizes = head_sizes(slots, len(blueprints))
         self.largest_seed = self._largest_seeds()
         self.reward = Reward(config, Limits(slots, float(self.largest_seed.sum())))
+        interval = config.control_interval or int(self.reward.needs_control)
+        self.control = Control(engine, n, interval) if interval else None
+        self.detectors = measurable(controlled=self.control is not None)
         self.state = State.blank(n, slots, config.device)
         self.instance = self._blank_instance()
         self.base_key = torch.zeros(n, dtype=torch.int64, device=config.device)
@@ -131,6 +138,8 @@ class Simulation:
         )
         self._install(fresh, rows, index)
         self.population.rebirth(rows, fresh.key, fresh.lr, fresh.live_units)
+        if self.control is not None:
+            self.control.rebirth(rows, fresh)
         blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
         self.state.copy_rows(blank, index)
         self._first_measurement(rows, index)
@@ -166,6 +175,8 @@ class Simulation:
         batches = minibatches(self.instance, self.state.step, self.task, self.data)
         with self.phase("host training"):
             report = train_epoch(self.population, batches)
+            if self.control is not None:
+                self.control.train(batches)
         self._record_training(report)
         tick(self.state, self.config)
         self._set_alpha()
@@ -239,13 +250,21 @@ class Simulation:
         finished = (state.step >= config.horizon) & ~ruined
         state.ended = finished | ruined
         self.gates = gates(state, config)
+        control = self._measure_control()
         transition = Transition(
-            before, state, op, invalid, rolled_back, finished, state.ended, config, self.data.baseline_loss
+            before, state, op, invalid, rolled_back, finished, state.ended, *control, config, self.data.baseline_loss
         )
         reward, terms = self.reward(transition)
         state.episode_return = state.episode_return + reward
         self.snapshot.take(self.population, state, np.flatnonzero(~rolled_back.cpu().numpy()))
-        return Outcome(reward, terms, detect(transition), state.ended.clone(), invalid, rolled_back)
+        flags = detect(transition, self.detectors)
+        return Outcome(reward, terms, flags, state.ended.clone(), op.clone(), invalid, rolled_back, *control)
+
+    def _measure_control(self) -> tuple[Tensor, Tensor]:
+        if self.control is None:
+            return torch.zeros_like(self.state.metric), torch.zeros_like(self.state.ended)
+        with self.phase("evaluation"):
+            return self.control.measure(self.state.step, self.config.horizon, self.data.val)
 
     # What the shells show
 

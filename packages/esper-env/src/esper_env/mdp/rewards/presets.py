@@ -37,6 +37,11 @@ class Reward:
         return PRESETS[self.config.reward]
 
     @property
+    def needs_control(self) -> bool:
+        """Whether some term compares the host with one that never had a seed."""
+        return any(TERMS[name].needs_control for name in self.terms)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest reward of a step."""
         each = [TERMS[name].bounds(self.config, self.limits) for name in self.terms]

@@ -23,6 +23,8 @@ class Transition:
     rolled_back: Tensor  # [n], the governor stepped in
     finished: Tensor  # [n], the budget of steps is used up
     terminated: Tensor  # [n], the episode is over, for whatever reason
+    control: Tensor  # [n], metric of the same host without any seed in its life
+    control_measured: Tensor  # [n]
     config: EsperConfig
     baseline_loss: float
 
@@ -41,6 +43,7 @@ class Term:
 
     value: Callable[[Transition], Tensor]
     bounds: Callable[[EsperConfig, Limits], tuple[float, float]]
+    needs_control: bool = False
 
 
 TERMS: Registry[Term] = Registry("reward term")
@@ -93,16 +96,17 @@ def _rollback(t: Transition) -> Tensor:
     return -t.config.rollback_penalty * t.rolled_back.to(torch.float64)
 
 
-def gain_and_excess(state: State) -> tuple[Tensor, Tensor]:
+def gain_and_excess(t: Transition) -> tuple[Tensor, Tensor]:
     """What all seeds together gain, and by how much their removal costs overstate it, [n] each."""
-    claimed = state.contribution.clamp(min=0.0).sum(dim=1)
-    gain = (state.metric - state.all_off).clamp(min=0.0)
+    claimed = t.after.contribution.clamp(min=0.0).sum(dim=1)
+    # Between measurements of the control the host without its seeds stands in, which cannot tell on a single seed.
+    gain = (t.after.metric - torch.where(t.control_measured, t.control, t.after.all_off)).clamp(min=0.0)
     return gain, (claimed - gain).clamp(min=0.0)
 
 
 def _contribution(t: Transition) -> Tensor:
     """Credit by removal cost, less for claims that exceed the common gain, and for seeds too young to judge."""
-    gain, excess = gain_and_excess(t.after)
+    gain, excess = gain_and_excess(t)
     attribution = (gain + t.config.ratio_epsilon) / (gain + excess + t.config.ratio_epsilon)
     live_age = (t.after.age - t.config.training_steps).clamp(min=0).double()
     legitimacy = (live_age / t.config.legitimate_age).clamp(max=1.0)
@@ -111,7 +115,7 @@ def _contribution(t: Transition) -> Tensor:
 
 
 def _entanglement(t: Transition) -> Tensor:
-    gain, excess = gain_and_excess(t.after)
+    gain, excess = gain_and_excess(t)
     return -t.config.entanglement_weight * excess / (gain + excess + t.config.ratio_epsilon) / t.config.horizon
 
 
@@ -146,9 +150,10 @@ TERMS.register(
     Term(
         _contribution,
         lambda c, m: (-c.contribution_weight * m.slots / c.horizon, c.contribution_weight * m.slots / c.horizon),
+        needs_control=True,
     ),
 )
-TERMS.register("entanglement", Term(_entanglement, lambda c, _: (-c.entanglement_weight / c.horizon, 0.0)))
+TERMS.register("entanglement", Term(_entanglement, lambda c, _: (-c.entanglement_weight / c.horizon, 0.0), True))
 TERMS.register("holding", Term(_holding, lambda c, m: (-c.holding_cap * m.slots, 0.0)))
 TERMS.register("alpha_shock", Term(_alpha_shock, lambda c, m: (-c.shock_weight * m.slots, 0.0)))
 TERMS.register("op_cost", Term(_op_cost, lambda c, _: (-max(c.op_costs), 0.0)))
