@@ -40,7 +40,7 @@ class Curve(BaseCallback):
 
 
 def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
-    agent = OurAgent(ENV_ID, ROWS, seed, AGENTS["ours"].settings(ENV_ID)).model
+    agent = OurAgent(ENV_ID, ROWS, seed, AGENTS["ours"].settings(ENV_ID), {}).model
     curve = Curve()
     agent.learn(steps, callback=curve, progress_bar=True)
     return agent, curve

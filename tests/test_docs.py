@@ -177,6 +177,7 @@ def test_the_runs_page_lists_every_file_and_every_metric(tmp_path: Path) -> None
     run = RunDirectory(tmp_path / "run")
     small = ["--n-envs", "2", "--set", "n_steps=30", "--set", "sequence_length=30", "--set", "n_minibatches=2"]
     arguments = ["train", "Esper-v0", "--run-dir", str(run.path), "--total-timesteps", "120", "--no-progress", *small]
+    arguments += ["--eval-every", "60", "--env-set", "horizon=8"]
     assert cli.main(arguments) == 0
     listed = {named(row[0])[0].rstrip("/") for row in table("runs.md", "File")}
     assert listed == {path.name for path in vars(run).values() if isinstance(path, Path) and path != run.path}

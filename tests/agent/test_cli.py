@@ -194,14 +194,16 @@ def test_evaluate_reports_whole_episodes(straight: RunDirectory, capsys: pytest.
     for path in (straight.path, straight.checkpoints()[0]):
         assert cli.main(["evaluate", str(path), "--episodes", "20", "--json", "--trust"]) == 0
         result = json.loads(capsys.readouterr().out)
-        assert (result["episodes"], result["mean_length"], result["env_id"]) == (20, 7.0, ENV)
-        assert 0 <= result["mean_return"] <= 6
+        assert (result["episodes"], result["instances"], result["env_id"]) == (20, None, ENV)
+        assert result["agent"]["length"] == 7.0
+        assert 0 <= result["agent"]["discounted_return"] <= result["agent"]["episode_return"] <= 6
     cli.main(["evaluate", str(straight.path), "--episodes", "20", "--json", "--trust"])
     again = json.loads(capsys.readouterr().out)
     cli.main(["evaluate", str(straight.path), "--episodes", "20", "--trust"])
-    assert f"return {again['mean_return']:.3f}" in capsys.readouterr().out
+    assert f"discounted return {again['agent']['discounted_return']:.3f}" in capsys.readouterr().out
 
 
+@pytest.mark.ledger("Y12")
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -213,6 +215,8 @@ def test_evaluate_reports_whole_episodes(straight: RunDirectory, capsys: pytest.
         (["train", ENV, "--run-dir", "x", "--set", "lstm_size"], "NAME=VALUE"),
         (["train", "--run-dir", "x", "--resume", "--seed", "3"], "leave out --seed"),
         (["evaluate", "x", "--episodes", "0"], "--episodes"),
+        (["evaluate", "x", "--seed", "-5"], "--seed"),
+        (["evaluate", "x", "--instances", "train"], "--instances"),
         (["fly"], "fly"),
         ([], "train"),
     ],
@@ -234,6 +238,7 @@ def test_a_wrong_flag_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ledger("Y12")
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -243,6 +248,8 @@ def test_a_wrong_flag_is_one_clear_line(
         (["train", "Esper-CIFAR10-v0", "--run-dir", "x"], "`esper-env data fetch cifar10`"),
         (["train", ENV, "--run-dir", "x", "--n-envs", "0"], "n_envs is 0"),
         (["train", ENV, "--run-dir", "x", "--set", "gae_lambda=2"], "gae_lambda is 2"),
+        (["train", ENV, "--run-dir", "x", "--set", "detectors=5"], "detectors is 5"),
+        (["train", ENV, "--run-dir", "x", "--seed", "-5"], "seed is -5"),
         (["train", "--run-dir", "x", "--resume"], "holds no run"),
         (["evaluate", "x"], "holds no run"),
         (["upgrade", "x"], "does not exist"),

@@ -168,7 +168,7 @@ def test_another_number_of_ranks_goes_on_with_a_note(
     assert untimed(run)[:2] == untimed(straight)[:2]
     assert [row["time/total_timesteps"] for row in run.metrics()] == [ROLLOUT * i for i in range(1, ROLLOUTS + 1)]
     assert json.loads(run.config_file.read_text())["ranks"] == RANKS
-    assert cli.main(["evaluate", str(straight.latest_checkpoint()), "--episodes", "4"]) == 0
+    assert cli.main(["evaluate", str(straight.latest_checkpoint()), "--episodes", "4", "--trust"]) == 0
 
 
 def rank_process(launcher: int, rank: int) -> int:

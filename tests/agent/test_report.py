@@ -84,7 +84,7 @@ class Outline(HTMLParser):
 def test_the_page_has_every_section_and_a_figure_for_every_chart(html: str) -> None:
     outline = Outline(html)
     assert outline.text["h2"] == ["Training", "Held-out comparison", "Held-out episodes"]
-    titles = ["Return", "Operations", "Entropy", "Critic and step size", "Test accuracy", "Return of an episode"]
+    titles = ["Return", "Operations", "Entropy", "Critic and step size", "Test accuracy", "Discounted return"]
     assert outline.text["h3"] == [*titles, "Seed 10000", "Seed 10001", "Seed 10002"]
     places = [attributes["id"] for tag, attributes in outline.tags if tag == "div" and attributes.get("role") == "img"]
     assert places == list(outline.charts)

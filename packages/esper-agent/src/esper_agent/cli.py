@@ -4,24 +4,25 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from esper_env.cli import INTERRUPTED, OneLineParser
+from esper_env.config import INSTANCE_SETS
 
 from esper_agent.algorithm.archive import CheckpointError
-from esper_agent.algorithm.checkpoint import restore_checkpoint, upgrade_checkpoint
+from esper_agent.algorithm.checkpoint import upgrade_checkpoint
 from esper_agent.algorithm.quarantine import NonFiniteError
-from esper_agent.comparison.command import add_compare
+from esper_agent.comparison.command import add_compare, add_env_settings, plain_value
+from esper_agent.comparison.measuring import measure, table
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
-from esper_agent.evaluation import evaluate_policy
 from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
 from esper_agent.runs.profiling import describe_profile
 from esper_agent.runs.stopping import Interrupted
-from esper_agent.runs.training import build_model, resume_run, start_run
+from esper_agent.runs.training import load_agent, resume_run, start_run, using_threads
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,13 +56,13 @@ def train(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace, ranks: Ranks) -> RunDirectory:
     run = RunDirectory(options.run_dir, trusted=options.trust)
     given = {name: getattr(options, name) for name in RunConfig.__dataclass_fields__ if hasattr(options, name)}
-    if "agent" in given:
-        given["agent"] = dict(given["agent"])
+    given |= {name: dict(given[name]) for name in ("agent", "env") if name in given}
     if options.resume:
+        changes: dict[str, Any] = {name: given.pop(name) for name in ("device", "threads") if name in given}
         if given:
             superfluous = ", ".join(_as_typed(name) for name in sorted(given))
             options.parser.error(f"--resume takes its settings from {run.config_file}; leave out {superfluous}")
-        resume_run(run, progress_bar=options.progress, profile=options.profile, ranks=ranks)
+        resume_run(run, changes, progress_bar=options.progress, profile=options.profile, ranks=ranks)
     elif "env_id" not in given:
         options.parser.error("name an environment, such as Esper-v0, or continue the run in --run-dir with --resume")
     else:
@@ -77,35 +78,31 @@ def _say_finished(run: RunDirectory, *, profile: bool) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Print the return of a trained agent over whole episodes."""
+    """Print how a trained agent does on instances that no training saw, beside never growing and the oracle."""
     run, checkpoint = _find_checkpoint(options.path, trusted=options.trust)
     config = run.read_config()
-    model = build_model(config)
-    restore_checkpoint(checkpoint, model)
-    returns, lengths = evaluate_policy(
-        model,
-        config.env_id,
-        options.episodes,
-        options.deterministic,
-        return_episode_rewards=True,
-        seed=options.seed,
-    )
-    result = {
+    config = replace(config, env=config.env | dict(options.env))
+    model = load_agent(config, checkpoint, options.device)
+    terms = (options.instances, options.episodes, options.seed)
+    with using_threads(options.threads):
+        found = measure(model, config, *terms, deterministic=options.deterministic)
+    paired = len(found) > 1
+    about = {
         "checkpoint": str(checkpoint),
         "env_id": config.env_id,
-        "episodes": len(returns),
-        "mean_return": float(np.mean(returns)),
-        "std_return": float(np.std(returns)),
-        "mean_length": float(np.mean(lengths)),
+        "instances": options.instances if paired else None,
+        "episodes": options.episodes,
     }
-    print(json.dumps(result) if options.json else _sentence(result), flush=True)
+    where = f"{options.episodes} {options.instances} instances" if paired else f"{options.episodes} episodes"
+    text = f"{config.env_id}, {where} ({checkpoint})\n{table(found)}"
+    print(json.dumps(about | found) if options.json else text, flush=True)
 
 
 def report(options: argparse.Namespace) -> None:
     """Write a page about one run or several."""
     runs = [RunDirectory(path, trusted=options.trust) for path in options.run_dir]
     path = options.out or runs[0].report_file
-    for missing in write_report(runs, path, episodes=options.episodes, seed=options.seed):
+    for missing in write_report(runs, path, episodes=options.episodes, seed=options.seed, device=options.device):
         print(missing, flush=True)
     print(f"report: {path}", flush=True)
 
@@ -143,6 +140,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "seed": "seed of agent and environments",
         "checkpoint_every": "environment steps between checkpoints",
         "keep_checkpoints": "how many of the newest checkpoints stay",
+        "eval_every": "steps between evaluations on validation instances, of which the best agent is kept; 0 for none",
+        "threads": "threads that torch may use; 0 leaves them to torch",
     }
     by_environment = "64 of Esper's, 8 of others"
     for name, meaning in numbers.items():
@@ -157,6 +156,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
     )  # fmt: skip
     _add_trust(parser)
+    add_env_settings(parser, default=unset)
     parser.add_argument("--profile", action="store_true", help="measure phases and write a torch trace of some updates")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
     parser.set_defaults(command=train, parser=parser)
@@ -168,10 +168,20 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="whole episodes to play (100)")
     parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the environments (10000)")
+    held_out = INSTANCE_SETS[1:]
+    text = f"instances that no training sees: {' or, for final results, '.join(held_out)} ({held_out[0]})"
+    parser.add_argument("--instances", choices=held_out, default=held_out[0], metavar="SET", help=text)
+    add_env_settings(parser, default=[])
+    _add_device(parser)
+    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads that torch may use")
     parser.add_argument("--stochastic", dest="deterministic", action="store_false", help="sample the actions")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_trust(parser)
     parser.set_defaults(command=evaluate)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="cpu or cuda (that of the run)")
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:
@@ -182,6 +192,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     several = "run directories; several in one environment give intervals over runs"
     parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help=several)
+    _add_device(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page (report.html in the first RUN_DIR)")
     parser.add_argument("--episodes", type=_positive, default=32, metavar="N", help="held-out episodes to play (32)")
     parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the first of them (10000)")
@@ -198,13 +209,6 @@ def _find_checkpoint(path: Path, *, trusted: bool) -> tuple[RunDirectory, Path]:
     return run, run.latest_checkpoint()
 
 
-def _sentence(result: dict[str, Any]) -> str:
-    return (
-        f"{result['env_id']}: return {result['mean_return']:.3f} ± {result['std_return']:.3f} "
-        f"over {result['episodes']} episodes of {result['mean_length']:.1f} steps on average ({result['checkpoint']})"
-    )
-
-
 def _agent_setting(text: str) -> tuple[str, Any]:
     """NAME=VALUE, where the value is JSON, or a plain string when it is not."""
     name, separator, value = text.partition("=")
@@ -212,15 +216,12 @@ def _agent_setting(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     if name not in FIELD_NAMES:
         raise argparse.ArgumentTypeError(f"{name!r} is no setting of the agent; allowed: {', '.join(FIELD_NAMES)}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+    return name, plain_value(value)
 
 
 def _as_typed(name: str) -> str:
     """A setting of a run as it is given on the command line."""
-    return {"env_id": "ENV_ID", "agent": "--set"}.get(name, f"--{name.replace('_', '-')}")
+    return {"env_id": "ENV_ID", "agent": "--set", "env": "--env-set"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def _positive(text: str) -> int:

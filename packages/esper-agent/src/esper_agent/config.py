@@ -165,6 +165,8 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        right = isinstance(self.detectors, DetectorConfig)
+        _require(right, "detectors", self.detectors, "a DetectorConfig, or a mapping of its fields")
         sizes, length = self.encoder_sizes, self.sequence_length
         right = len(sizes) > 0 and all(isinstance(size, int) and size >= 1 for size in sizes)
         _require(right, "encoder_sizes", sizes, "a non-empty tuple of integers of at least 1")
@@ -212,8 +214,8 @@ def _check_fields(config: "PPOConfig | DetectorConfig") -> None:
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    """Numbers, also those of a mapping, lie in a range; a schedule is checked by nobody."""
-    for part in value.values() if isinstance(value, Mapping) else (value,):
+    """Numbers, also one for each head, lie in a range; a schedule is checked by nobody."""
+    for part in value.values() if isinstance(value, Mapping) and name == "ent_coef" else (value,):
         in_range = callable(part) or (isinstance(part, int | float) and low <= part <= high)
         _require(in_range, name, value, _range_in_words(low, high))
 

@@ -86,15 +86,20 @@ def portable(state: State) -> State:
     return moved
 
 
-def restore_checkpoint(path: str | Path, target: Stateful) -> State:
+def restore_checkpoint(path: str | Path, target: Stateful, *, episodes: bool = True) -> State:
     """Give a checkpoint's state to its owner, completely or not at all; returns it.
+
+    Args:
+        path: the checkpoint.
+        target: whose state it is.
+        episodes: go on in the middle of the saved episodes; else begin new ones.
 
     Raises:
         CheckpointError: when the file cannot be read or its state does not fit; the owner is as before.
     """
     state, before = load_checkpoint(path), copy.deepcopy(target.state_dict())
     try:
-        target.load_state_dict(state)
+        target.load_state_dict(state if episodes else {**state, "env": None, "other_ranks": []})
     except Exception as error:  # what a stranger's file may meet on its way in has no limits
         target.load_state_dict(before)
         raise CheckpointError(f"{path} does not fit: {error!r}; nothing has changed") from error

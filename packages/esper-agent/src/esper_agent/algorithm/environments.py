@@ -23,7 +23,7 @@ from esper_agent.networks.entity_encoder import Entities
 AnyEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | VecEnv
 
 
-def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> VectorEnv[Any, Any, Any]:
+def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu", **settings: Any) -> VectorEnv[Any, Any, Any]:
     """A vector environment from an id, a single environment or a vector environment, with its masks in its infos.
 
     Args:
@@ -31,6 +31,7 @@ def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> Vect
             of Stable-Baselines3.
         n_envs: how many environments to make from an id.
         device: where those compute that can choose.
+        **settings: arguments of the environment that an id names.
     """
     if isinstance(env, VectorEnv):
         return with_masks(env)
@@ -38,20 +39,22 @@ def make_vector_env(env: str | AnyEnv, n_envs: int, device: str = "cpu") -> Vect
         return with_masks(SB3Rows(env))
     if isinstance(env, gymnasium.Env):
         return with_masks(SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP))
-    return with_masks(_make_from_id(env, n_envs, device))
+    return with_masks(_make_from_id(env, n_envs, device, settings))
 
 
-def _make_from_id(env: str, n_envs: int, device: str) -> VectorEnv[Any, Any, Any]:
+def _make_from_id(env: str, n_envs: int, device: str, settings: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
     module, _, _ = env.rpartition(":")
     if module:
         importlib.import_module(module)
     spec = gymnasium.spec(env.removeprefix(f"{module}:"))
     if spec.vector_entry_point is None:
-        return gymnasium.make_vec(spec, n_envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
+        mode = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        return gymnasium.make_vec(spec, n_envs, "sync", vector_kwargs=mode, **settings)
     creator = spec.vector_entry_point
     offered = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator).parameters
     wanted: dict[str, Any] = {"output": "torch", "autoreset_mode": "same_step", "device": device}
-    return gymnasium.make_vec(spec, n_envs, **{key: value for key, value in wanted.items() if key in offered})
+    given = {key: value for key, value in wanted.items() if key in offered}
+    return gymnasium.make_vec(spec, n_envs, **given, **settings)
 
 
 def declared(env: VectorEnv[Any, Any, Any], name: str) -> Any:

@@ -37,12 +37,12 @@ class Agent(Policy, Protocol):
 class OurAgent:
     """Our agent; the arguments are those of `SB3Agent`. `decay` anneals the weights of the entropies as well."""
 
-    def __init__(self, env_id: str, rows: int, seed: int, settings: Settings) -> None:
+    def __init__(self, env_id: str, rows: int, seed: int, settings: Settings, env: Settings) -> None:
         arguments = annealed(settings)
         if settings["decay"]:
             weights = settings["ent_coef"].items()
             arguments["ent_coef"] = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in weights}
-        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows), seed=seed, **arguments)
+        self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows, **env), seed=seed, **arguments)
         self.rollout = rows * self.model.config.n_steps
         self.predict = self.model.predict
 
@@ -57,7 +57,7 @@ class AgentSpec:
 
     Attributes:
         name: its name, also in the files of tuned settings.
-        make: builds it from an environment id, a number of rows, a seed and settings.
+        make: builds it from an environment id, a number of rows, a seed, settings, and the environment's arguments.
         defaults: a search starts with them; tuned settings take their place.
         search_space: the values that a search may give to a setting.
         algorithm: what it needs of SB3 or sb3-contrib; None for our own.
@@ -65,7 +65,7 @@ class AgentSpec:
     """
 
     name: str
-    make: Callable[[str, int, int, Settings], Agent]
+    make: Callable[[str, int, int, Settings, Settings], Agent]
     defaults: Settings
     search_space: Mapping[str, tuple[Any, ...]]
     algorithm: Algorithm | None = None
@@ -90,7 +90,7 @@ class AgentSpec:
 
     def build(self, env_id: str, num_envs: int, seed: int, **hyperparameters: Any) -> Agent:
         """An untrained agent, with the settings for this environment where no other value is given."""
-        return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters})
+        return self.make(env_id, num_envs, seed, {**self.settings(env_id), **hyperparameters}, {})
 
 
 def entropy_weights(op: float) -> dict[str, float]:

@@ -56,12 +56,15 @@ class SB3Agent:
             moments of observations and rewards, `decay` for a learning rate that is annealed to 0 over the training,
             and `idle_bias` for the first logit of waiting over other actions. The environment owns `gamma`: another
             value is refused.
+        env: arguments of the environment; those left out are its id's.
     """
 
-    def __init__(self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings) -> None:
+    def __init__(
+        self, algorithm: Algorithm, env_id: str, rows: int, seed: int, settings: Settings, env: Settings
+    ) -> None:
         algorithm_class, policy = algorithm.load()
         arguments = annealed(settings)
-        raw = EsperVecEnv(env_id, rows, algorithm.actions)
+        raw = EsperVecEnv(env_id, rows, algorithm.actions, **env)
         gamma = resolve_gamma(raw.env, arguments.pop("gamma", None))
         self.env: VecEnv = VecMonitor(raw)
         if arguments.pop("normalize"):

@@ -1,6 +1,7 @@
 """The command `esper-agent compare`."""
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from esper_agent.comparison.participants import NAMES
 from esper_agent.comparison.report import write_report
 from esper_agent.comparison.study import Study, run_study
 
+MANAGED = ("task", "num_envs", "render_mode", "autoreset_mode", "output", "device", "instances")
 NUMBERS = {
     "steps": "environment steps of each agent",
     "seeds": "how often each agent is trained",
@@ -29,6 +31,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs and the report go")
     add_terms(parser)
+    add_env_settings(parser, default=[])
     parser.set_defaults(command=compare)
 
 
@@ -41,9 +44,33 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report-only", action="store_true", help="report what is finished, run nothing")
 
 
+def add_env_settings(parser: argparse.ArgumentParser, default: Any) -> None:
+    """Give a parser the arguments of the environment."""
+    text = "arguments of the environment, e.g. --env-set reward=sparse horizon=40; may be repeated"
+    how: dict[str, Any] = {"type": _env_setting, "nargs": "+", "action": "extend", "metavar": "NAME=VALUE"}
+    parser.add_argument("--env-set", dest="env", default=default, help=text, **how)
+
+
+def _env_setting(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    if name in MANAGED:
+        raise argparse.ArgumentTypeError(f"{name!r} is not for the environment alone; allowed: its other arguments")
+    return name, plain_value(value)
+
+
+def plain_value(text: str) -> Any:
+    """JSON, or a plain string when it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def compare(options: argparse.Namespace) -> None:
     """Carry out the runs that are missing and report all."""
-    study = Study(options.env_id, options.agents, **numbers(options))
+    study = Study(options.env_id, options.agents, **numbers(options), env=dict(options.env))
     jobs = None if options.report_only else options.jobs
     conduct(study, options.out, options.out / "report", jobs, f"esper-agent {shlex.join(sys.argv[1:])}")
 

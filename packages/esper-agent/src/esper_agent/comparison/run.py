@@ -34,6 +34,7 @@ class Plan:
         evaluations: how often, beside the one before training.
         settings: all settings of the agent.
         instances: which set of instances evaluations draw from, "test" or, to choose settings, "train".
+        env: arguments of the environment; those left out are its id's.
     """
 
     env_id: str
@@ -45,11 +46,12 @@ class Plan:
     evaluations: int
     settings: dict[str, Any] = field(default_factory=dict)
     instances: str = "test"
+    env: dict[str, Any] = field(default_factory=dict)
 
 
 def carry_out(plan: Plan) -> dict[str, Any]:
     """Run a plan; the result is plain data."""
-    env = make_test_env(plan.env_id, plan.episodes, instances=plan.instances)
+    env = make_test_env(plan.env_id, plan.episodes, **plan.env, instances=plan.instances)
     curve, episodes = _train(plan, env) if plan.agent in AGENTS else _play(plan, env)
     return {
         "plan": asdict(plan),
@@ -61,7 +63,7 @@ def carry_out(plan: Plan) -> dict[str, Any]:
 
 
 def _train(plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes]:
-    agent = AGENTS[plan.agent].make(plan.env_id, plan.rows, plan.seed, plan.settings)
+    agent = AGENTS[plan.agent].make(plan.env_id, plan.rows, plan.seed, plan.settings, plan.env)
     played: list[GrowthEpisodes] = []
 
     def measure() -> dict[str, float]:

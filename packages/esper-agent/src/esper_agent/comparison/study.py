@@ -1,8 +1,9 @@
 """A study: every agent with every seed, on the same terms."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 from esper_env.tasks.data import DataError
@@ -27,6 +28,7 @@ class Study:
         rows: environments side by side while training, the same for all.
         episodes: held-out instances that each evaluation plays, the same for all.
         evaluations: how often, beside the one before training.
+        env: arguments of the environment; those left out are its id's.
     """
 
     env_id: str
@@ -36,6 +38,7 @@ class Study:
     rows: int = 64
     episodes: int = 128
     evaluations: int = 12
+    env: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("steps", "seeds", "rows", "episodes", "evaluations"):
@@ -58,7 +61,7 @@ class Study:
         steps = self.steps // rollout * rollout if settings else 0
         if settings and not steps:
             raise RunError(f"steps is {self.steps}; allowed: at least one rollout, which is {rollout} of {agent}")
-        return Plan(self.env_id, agent, seed, steps, self.rows, self.episodes, self.evaluations, settings)
+        return Plan(self.env_id, agent, seed, steps, self.rows, self.episodes, self.evaluations, settings, env=self.env)
 
 
 def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], None] = print) -> None:
@@ -81,7 +84,7 @@ def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], 
 def _check_env(study: Study) -> None:
     """Check that the environment, whose data may be missing, and the baselines in it can be made."""
     try:
-        env = make_test_env(study.env_id, 1)
+        env = make_test_env(study.env_id, 1, **study.env)
     except (ValueError, TypeError, RuntimeError, OSError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot compare agents in {study.env_id}: {error}") from error
     for name in study.agents:

@@ -25,7 +25,9 @@ HELD_OUT_HEADER = ("", "test accuracy", "gain over never growing", "added parame
 Facts = list[tuple[str, str]]
 
 
-def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, seed: int) -> list[str]:
+def write_report(
+    runs: Sequence[RunDirectory], path: Path, *, episodes: int, seed: int, device: str | None = None
+) -> list[str]:
     """Write the page about one run, or about several runs in the same environment.
 
     Args:
@@ -33,6 +35,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
         path: the file to write.
         episodes: held-out episodes that the agents and the baselines play.
         seed: seed of the first of them.
+        device: where the agents compute; those of the runs unless given.
 
     Returns:
         What the page had to leave out, a line each.
@@ -41,7 +44,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path, *, episodes: int, see
         RunError: when a run cannot be read, plotly is not installed, or the page cannot be written.
     """
     script, histories = plotly_script(), read_histories(runs)
-    played = play_held_out(histories, episodes, seed)
+    played = play_held_out(histories, episodes, seed, device)
     sections = [training_section(histories, played), *held_out_sections(played)]
     title = f"{histories[0].config.env_id}: {', '.join(history.name for history in histories)}"
     page = render(title, facts(histories, played), sections, script)
@@ -65,7 +68,7 @@ def facts(histories: Sequence[History], played: HeldOut | Note) -> Facts:
         agent = played.first
         known += [
             ("test accuracy", f"{agent.test_accuracy.mean():.1%}"),
-            ("return, held-out", f"{agent.episode_return.mean():.3f}"),
+            ("return, held-out", f"{agent.discounted_return.mean():.3f}"),
             ("added parameters", f"{agent.added_parameters.mean():.0%}"),
         ]
     return [*known, ("environments", str(first.config.n_envs)), ("steps per second", f"{first.rows[-1]['time/fps']:,}")]
@@ -106,5 +109,5 @@ def _outcome(played: HeldOut, place: int) -> str:
     course, agent = played.courses[place], played.first
     return (
         f"Metric {course.metric[0]:.0%} to {course.metric[-1]:.0%}; test accuracy {agent.test_accuracy[place]:.0%}, "
-        f"{agent.added_parameters[place]:.0%} parameters added, return {agent.episode_return[place]:.3f}."
+        f"{agent.added_parameters[place]:.0%} parameters added, return {agent.discounted_return[place]:.3f}."
     )

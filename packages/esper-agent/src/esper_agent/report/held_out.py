@@ -8,7 +8,6 @@ from esper_env import EsperVectorEnv
 from esper_env.rendering.rgb import FAINT, METRIC
 
 from esper_agent.algorithm.archive import CheckpointError
-from esper_agent.algorithm.checkpoint import restore_checkpoint
 from esper_agent.baselines.scripted import GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_baselines
 from esper_agent.evaluation.episodes import Env, Floats, Policy
@@ -19,7 +18,7 @@ from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.report.chart import CATEGORIES, Chart, Note, axis
 from esper_agent.report.history import History
 from esper_agent.report.traces import markers, plain
-from esper_agent.runs.training import build_model
+from esper_agent.runs.training import load_agent as load_trained
 
 NEVER = "never"
 DRAWN = 4  # episodes of the first agent that are drawn
@@ -44,25 +43,26 @@ class HeldOut:
         return self.agents | self.baselines
 
 
-def play_held_out(histories: Sequence[History], episodes: int, seed: int) -> HeldOut | Note:
+def play_held_out(histories: Sequence[History], episodes: int, seed: int, device: str | None = None) -> HeldOut | Note:
     """Let the newest agent of every run, and the baselines, play the same held-out episodes.
 
     Args:
         histories: the runs.
         episodes: how many episodes.
         seed: seed of the first episode; the next one has the next seed.
+        device: where the agents compute; those of the runs unless given.
     """
     without = [str(history.run.path) for history in histories if not history.run.checkpoints()]
     if without:
         return Note(f"No episodes: {', '.join(without)} holds no checkpoint yet.")
     try:
-        agents = {history.name: load_agent(history) for history in histories}
+        agents = {history.name: load_agent(history, device) for history in histories}
     except CheckpointError as error:  # such as of an environment that has changed since
         return Note(f"No episodes: {' '.join(str(error).split())}")
     env_id = histories[0].config.env_id
     if not all(isinstance(agent.tensor_env.env.unwrapped, EsperVectorEnv) for agent in agents.values()):
         return Note(f"No episodes: {env_id} is no Esper environment, so there are no slots to draw.")
-    env = make_test_env(env_id, episodes)
+    env = make_test_env(env_id, episodes, **histories[0].config.env)
     recorder = Recorder(env, min(DRAWN, episodes))
     watchers = {histories[0].name: [recorder]}
     played = {name: play(agent, env, seed, watchers=watchers.get(name, ())) for name, agent in agents.items()}
@@ -70,11 +70,9 @@ def play_held_out(histories: Sequence[History], episodes: int, seed: int) -> Hel
     return HeldOut(played, baselines, recorder.courses(seed))
 
 
-def load_agent(history: History) -> FactoredRecurrentPPO:
+def load_agent(history: History, device: str | None = None) -> FactoredRecurrentPPO:
     """The agent of a run's newest checkpoint."""
-    model = build_model(history.config)
-    restore_checkpoint(history.run.latest_checkpoint(), model)
-    return model
+    return load_trained(history.config, history.run.latest_checkpoint(), device)
 
 
 def baselines_of(env_id: str, env: Env) -> dict[str, Policy]:
@@ -91,7 +89,7 @@ def held_out_rows(played: HeldOut) -> list[list[str]]:
     rows = []
     for name, result in played.everyone.items():
         gain = "–" if name == NEVER else _with_interval(result.test_accuracy - never)
-        added, total = f"{result.added_parameters.mean():.0%}", _with_interval(result.episode_return)
+        added, total = f"{result.added_parameters.mean():.0%}", _with_interval(result.discounted_return)
         rows.append([name, _with_interval(result.test_accuracy), gain, added, total])
     return rows
 
@@ -107,7 +105,7 @@ def held_out_charts(played: HeldOut) -> list[Chart]:
     about = f"Accuracy of the committed network on data that no step reads; {same}."
     return [
         _dot_chart("Test accuracy", about, played, "test_accuracy", tickformat=".0%"),
-        _dot_chart("Return of an episode", f"Sum of the rewards; {same}.", played, "episode_return"),
+        _dot_chart("Discounted return", f"With the environment's gamma; {same}.", played, "discounted_return"),
     ]
 
 

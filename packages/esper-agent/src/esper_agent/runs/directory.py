@@ -34,7 +34,10 @@ class RunConfig:
         device: the learner's device.
         checkpoint_every: environment steps between checkpoints.
         keep_checkpoints: how many of the newest checkpoints stay.
+        eval_every: environment steps between evaluations on validation instances; 0 for none.
+        threads: that torch may use; 0 leaves them to torch.
         ranks: processes that the run was started on.
+        env: arguments of the environment; those left out are its id's.
         agent: settings of the agent; those left out have their defaults.
     """
 
@@ -45,21 +48,25 @@ class RunConfig:
     device: str = "cpu"
     checkpoint_every: int = 20_000
     keep_checkpoints: int = 3
+    eval_every: int = 0
+    threads: int = 0
     ranks: int = 1
+    env: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("n_envs", "total_timesteps", "checkpoint_every", "keep_checkpoints"):
+        least = dict.fromkeys(("n_envs", "total_timesteps", "checkpoint_every", "keep_checkpoints"), 1)
+        for name, low in (least | {"eval_every": 0, "threads": 0, "seed": 0}).items():
             value = getattr(self, name)
-            if (type(value) is not int or value < 1) and (name, value) != ("n_envs", None):
-                raise RunError(f"{name} is {value!r}; allowed: an integer of at least 1")
+            if (type(value) is not int or value < low) and (name, value) != ("n_envs", None):
+                raise RunError(f"{name} is {value!r}; allowed: an integer of at least {low}")
 
 
 class RunDirectory:
     """The files of one run.
 
     config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and lock; when asked
-    for, report.html and profile/.
+    for, best_model.ckpt, report.html and profile/.
 
     Args:
         path: the directory.
@@ -73,6 +80,7 @@ class RunDirectory:
         self.checkpoint_directory = path / "checkpoints"
         self.tensorboard_directory = path / "tensorboard"
         self.picture_file = path / "learning_curve.png"
+        self.best_file = path / "best_model.ckpt"
         self.report_file = path / "report.html"
         self.profile_directory = path / "profile"
         self.lock_file = path / "lock"

@@ -1,18 +1,23 @@
 """Training in a run directory: periodic checkpoints, resuming, and stopping on request."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import gymnasium
+import torch
 from esper_env.tasks.data import DataError
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from esper_agent.algorithm.archive import CheckpointError
 from esper_agent.algorithm.checkpoint import State, load_checkpoint, restore_checkpoint
+from esper_agent.algorithm.devices import choose_device
+from esper_agent.algorithm.environments import make_vector_env
 from esper_agent.algorithm.schedules import describe, restore
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.ppo import FactoredRecurrentPPO
@@ -21,6 +26,9 @@ from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
 from esper_agent.runs.learning_curve import draw_learning_curve
 from esper_agent.runs.profiling import ProfileRun
 from esper_agent.runs.stopping import Interrupted, stopping_on_signals
+from esper_agent.runs.validation import Validation
+
+_IMPOSSIBLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError)  # wishes of all kinds
 
 
 class CheckpointRun(BaseCallback):
@@ -84,8 +92,15 @@ def start_run(
             _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
 
-def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, ranks: Ranks = ALONE) -> None:
-    """Continue a run from its newest checkpoint to its end.
+def resume_run(
+    run: RunDirectory,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    progress_bar: bool,
+    profile: bool = False,
+    ranks: Ranks = ALONE,
+) -> None:
+    """Continue a run from its newest checkpoint to its end; device and threads may change.
 
     Raises:
         RunError: when the directory holds no run or cannot be written.
@@ -94,6 +109,7 @@ def resume_run(run: RunDirectory, *, progress_bar: bool, profile: bool = False, 
         LostRanksError: when another rank has died.
     """
     config = run.read_config()
+    config = replace(config, **changes)
     with _explaining_failed_writes(run), run.locked() if ranks.leads else nullcontext():
         model = build_model(config, ranks)
         if run.checkpoints():
@@ -119,6 +135,19 @@ def restore_newest(run: RunDirectory, model: FactoredRecurrentPPO) -> State:
         readable = next(filter(_is_readable, reversed(run.checkpoints()[:-1])), None)
         advice = "no older one can be read" if readable is None else f"move it away to go on from {readable}"
         raise CheckpointError(f"{error}; {advice}") from error
+
+
+def load_agent(config: RunConfig, checkpoint: Path, device: str | None = None) -> FactoredRecurrentPPO:
+    """The agent of a checkpoint, about to begin new episodes.
+
+    Args:
+        config: the settings of its run.
+        checkpoint: the file.
+        device: where it shall compute; that of the run unless given.
+    """
+    model = build_model(replace(config, device=device or config.device))
+    restore_checkpoint(checkpoint, model, episodes=False)
+    return model
 
 
 def _is_readable(checkpoint: Path) -> bool:
@@ -148,10 +177,10 @@ def build_model(config: RunConfig, ranks: Ranks = ALONE) -> FactoredRecurrentPPO
     """
     try:
         settings = {name: restore(name, value) for name, value in config.agent.items()}
-        return FactoredRecurrentPPO(
-            config.env_id, n_envs=config.n_envs, seed=config.seed, device=config.device, ranks=ranks, **settings
-        )
-    except (ValueError, TypeError, RuntimeError, ImportError, DataError, gymnasium.error.Error) as error:
+        device = str(choose_device(config.device))
+        env = make_vector_env(config.env_id, ranks.share(config.n_envs), device, **config.env)
+        return FactoredRecurrentPPO(env, seed=config.seed, device=device, ranks=ranks, **settings)
+    except (*_IMPOSSIBLE, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot train in {config.env_id}: {error}") from error
 
 
@@ -162,18 +191,32 @@ def _train(
     model.set_logger(run.logger(model.num_timesteps) if leads else Logger(None, []))
     callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints, model.ranks)
     profiler = ProfileRun(run.profile_directory)
-    callbacks = [ActionShares(), *([profiler] if profile and leads else []), callback]
+    validation = [Validation(run, config, model)] if config.eval_every else []
+    callbacks = [ActionShares(), *([profiler] if profile and leads else []), *validation, callback]
     remaining = config.total_timesteps - model.num_timesteps
     try:
-        with stopping_on_signals(callback, speaks=leads):
+        with stopping_on_signals(callback, speaks=leads), using_threads(config.threads):
             if remaining > 0:
                 model.learn(remaining, callbacks, reset_num_timesteps=False, progress_bar=progress_bar)
+                for evaluation in validation:
+                    evaluation.evaluate()
                 callback.save()
     finally:
         profiler.close()
         model.logger.close()
         if leads:
             draw_learning_curve(run.metrics(), f"{config.env_id}, seed {config.seed}", run.picture_file)
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads; 0 leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
