@@ -29,7 +29,7 @@ def measure(
         seed: seed of the first; the next one has the next seed.
         deterministic: take the most likely actions.
     """
-    if not isinstance(model.get_env().unwrapped, EsperVectorEnv):
+    if not isinstance(model.tensor_env.env.unwrapped, EsperVectorEnv):
         env = make_vector_env(config.env_id, min(episodes, MOST_ROWS), str(model.device), **config.env)
         played = play_episodes(model, env, episodes, seed, deterministic)
         names = ("discounted_return", "episode_return", "length")

@@ -31,8 +31,8 @@ class Validation(EvalCallback):
     """
 
     def __init__(self, run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO) -> None:
-        self.paired = isinstance(model.get_env().unwrapped, EsperVectorEnv)
-        rollout = model.config.n_steps * config.n_envs
+        self.paired = isinstance(model.tensor_env.env.unwrapped, EsperVectorEnv)
+        rollout = model.config.n_steps * model.buffer.n_envs * model.ranks.size
         steps = range(config.eval_every, config.total_timesteps + 1, config.eval_every)
         due = [step for step in steps if step > model.num_timesteps - rollout]
         super().__init__(_make_env(config, paired=self.paired), n_eval_episodes=EPISODES, seed=SEED, eval_at=due)
