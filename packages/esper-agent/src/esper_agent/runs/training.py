@@ -16,6 +16,7 @@ from stable_baselines3.common.logger import Logger
 
 from esper_agent.algorithm.archive import CheckpointError
 from esper_agent.algorithm.checkpoint import State, load_checkpoint, restore_checkpoint
+from esper_agent.algorithm.defaults import default_n_envs
 from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import make_vector_env
 from esper_agent.algorithm.schedules import describe, restore
@@ -178,7 +179,8 @@ def build_model(config: RunConfig, ranks: Ranks = ALONE) -> FactoredRecurrentPPO
     try:
         settings = {name: restore(name, value) for name, value in config.agent.items()}
         device = str(choose_device(config.device))
-        env = make_vector_env(config.env_id, ranks.share(config.n_envs), device, **config.env)
+        n_envs = default_n_envs(config.env_id) if config.n_envs is None else config.n_envs
+        env = make_vector_env(config.env_id, ranks.share(n_envs), device, **config.env)
         return FactoredRecurrentPPO(env, seed=config.seed, device=device, ranks=ranks, **settings)
     except (*_IMPOSSIBLE, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot train in {config.env_id}: {error}") from error
