@@ -12,6 +12,7 @@ import pytest
 import torch
 from esper_agent import EvalCallback, FactoredRecurrentPPO
 from esper_agent import evaluate_policy as evaluate_with_ours
+from esper_agent.algorithm.checkpoint import save_checkpoint
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common import callbacks as sb3
@@ -237,6 +238,25 @@ def _quietly(action: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return action()
+
+
+@pytest.mark.ledger("Y6")
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"kind": "discrete", "n": 10**12}, "have 1,000,000,000,002 entries; the network has"),
+        ({"kind": "unbounded", "shape": [10**6, 10**6]}, "entries; the network has"),
+        ({"kind": "box"}, "the saved spaces are malformed: KeyError"),
+        ({"kind": "box", "low": "a", "high": 3}, "the saved spaces are malformed: AttributeError"),
+        ({"kind": "dict", "parts": 5}, "the saved spaces are malformed: TypeError"),
+        ([], "the saved spaces are malformed: TypeError"),
+    ],
+)
+def test_crafted_spaces_are_refused_before_they_take_memory(space: Any, message: str, tmp_path: Path) -> None:
+    state = make_model().state_dict()
+    save_checkpoint(tmp_path / "m.zip", {**state, "observation_space": space})
+    with pytest.raises(ValueError, match=message):
+        FactoredRecurrentPPO.load(tmp_path / "m.zip")
 
 
 @pytest.mark.ledger("Y27")

@@ -158,18 +158,18 @@ class NoEnvironment(VectorEnv[Any, Any, Any]):
         """From the state of an agent.
 
         Raises:
-            ValueError: when its spaces are larger than its network.
+            ValueError: when its spaces are malformed, or larger than its network.
         """
-        entries = described_size(state["observation_space"]) + sum(state["actions"]["sizes"])
-        saved = sum(tensor.numel() for tensor in state["policy"].values())
-        if entries > saved:
-            raise ValueError(f"the saved spaces have {entries:,} entries; the network has {saved:,} parameters")
-        actions: dict[str, Any] = {
-            name: tuple(part) if isinstance(part, list) else part for name, part in state["actions"].items()
-        }
-        entities = None if state["entities"] is None else Entities(**state["entities"])
-        space, rows = restore_space(state["observation_space"]), len(state["collector"]["starts"])
-        return cls(rows, space, ActionSpec(**actions), entities, state["gamma"])
+        try:
+            _require_spaces_of_network(state)
+            actions: dict[str, Any] = {
+                name: tuple(part) if isinstance(part, list) else part for name, part in state["actions"].items()
+            }
+            entities = None if state["entities"] is None else Entities(**state["entities"])
+            space, rows = restore_space(state["observation_space"]), len(state["collector"]["starts"])
+            return cls(rows, space, ActionSpec(**actions), entities, state["gamma"])
+        except (KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise ValueError(f"the saved spaces are malformed: {error!r}") from error
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Observations of zeros, and masks that allow everything."""
@@ -192,3 +192,11 @@ class NoEnvironment(VectorEnv[Any, Any, Any]):
         """
         del actions
         raise RuntimeError("the agent was loaded without an environment; call set_env() before learn()")
+
+
+def _require_spaces_of_network(state: Mapping[str, Any]) -> None:
+    """Refuse spaces that a network of that size cannot be for, before anything of their size is made."""
+    entries = described_size(state["observation_space"]) + sum(state["actions"]["sizes"])
+    saved = sum(tensor.numel() for tensor in state["policy"].values())
+    if entries > saved:
+        raise ValueError(f"the saved spaces have {entries:,} entries; the network has {saved:,} parameters")
