@@ -17,12 +17,15 @@ from browser import CHROMIUM, Browser
 from esper_agent import cli
 from esper_agent.algorithm.checkpoint import load_checkpoint, save_checkpoint
 from esper_agent.baselines.scripted import GrowEverything, NeverGrow, RandomLegal
+from esper_agent.comparison.run import EVALUATION_SEED
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_agent.evaluation.recording import Course, Recorder
 from esper_agent.report import page
+from esper_agent.report.build import facts
 from esper_agent.report.chart import Chart, Note
 from esper_agent.report.episode_chart import BAR, episode_chart
-from esper_agent.report.history import History, curves
+from esper_agent.report.held_out import HeldOut, held_out_rows, load_agent, play_held_out
+from esper_agent.report.history import History, curves, read_histories
 from esper_agent.report.training_charts import event_traces, return_chart
 from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_env import Op, Stage
@@ -84,7 +87,14 @@ class Outline(HTMLParser):
 def test_the_page_has_every_section_and_a_figure_for_every_chart(html: str) -> None:
     outline = Outline(html)
     assert outline.text["h2"] == ["Training", "Held-out comparison", "Held-out episodes"]
-    titles = ["Return", "Operations", "Entropy", "Critic and step size", "Test accuracy", "Discounted return"]
+    titles = [
+        "Plain return in training",
+        "Operations",
+        "Entropy",
+        "Critic and step size",
+        "Test accuracy",
+        "Discounted return",
+    ]
     assert outline.text["h3"] == [*titles, "Seed 10000", "Seed 10001", "Seed 10002"]
     places = [attributes["id"] for tag, attributes in outline.tags if tag == "div" and attributes.get("role") == "img"]
     assert places == list(outline.charts)
@@ -122,6 +132,23 @@ def test_shares_of_operations_are_on_record(run: RunDirectory) -> None:
         shares = [row[f"rollout/share/op/{op}"] for op in range(len(Op))]
         assert sum(shares) == pytest.approx(1)
         assert all(round(24 * share, 4).is_integer() for share in shares)  # of the rollout's 24 decisions
+
+
+@pytest.mark.ledger("Y35")
+def test_a_return_is_the_same_number_in_evaluate_report_and_compare(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", str(run.path), "--episodes", "3", "--instances", "test", "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)["agent"]
+    histories = read_histories([run])
+    reported = play_held_out(histories, 3, EVALUATION_SEED)
+    assert isinstance(reported, HeldOut)
+    compared = play(load_agent(histories[0]), make_test_env(SHORT, 3), EVALUATION_SEED)
+    assert evaluated["discounted_return"] == pytest.approx(compared.discounted_return.mean(), rel=1e-6)
+    shown = f"{evaluated['discounted_return']:.3f}"
+    assert dict(facts(histories, reported))["discounted return, held-out"] == shown
+    assert held_out_rows(reported)[0][-1].startswith(shown)
+    assert f"{evaluated['episode_return']:.3f}" != shown  # or this would say nothing
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +321,7 @@ def test_what_a_run_lacks_is_one_line_and_the_rest_of_the_page_is_there(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert expected in lines[0]
-    assert "Return" in Outline(copy.report_file.read_text(encoding="utf-8")).text["h3"]
+    assert "Plain return in training" in Outline(copy.report_file.read_text(encoding="utf-8")).text["h3"]
 
 
 def test_another_environment_has_a_report_without_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +329,7 @@ def test_another_environment_has_a_report_without_episodes(tmp_path: Path, capsy
     assert cli.main(["report", str(other.path), "--trust"]) == 0
     assert "is no Esper environment" in capsys.readouterr().out
     outline = Outline(other.report_file.read_text(encoding="utf-8"))
-    assert outline.text["h3"] == ["Return", "Operations", "Entropy", "Critic and step size"]
+    assert outline.text["h3"] == ["Plain return in training", "Operations", "Entropy", "Critic and step size"]
 
 
 def empty_directory(_: RunDirectory, directory: Path) -> list[Path]:

@@ -21,7 +21,7 @@ EPISODES = (
     "alone) with a dot where something was done; the terms of the reward, and their sum so far as a line; what each "
     "slot's seed adds to the metric, or would add while it trains."
 )
-HELD_OUT_HEADER = ("", "test accuracy", "gain over never growing", "added parameters", "return")
+HELD_OUT_HEADER = ("", "test accuracy", "gain over never growing", "added parameters", "discounted return")
 Facts = list[tuple[str, str]]
 
 
@@ -62,13 +62,13 @@ def facts(histories: Sequence[History], played: HeldOut | Note) -> Facts:
     returns = first.curve(RETURN_KEY)[1]
     known = [
         ("environment steps", f"{first.rows[-1][STEP_KEY]:,}"),
-        ("return, last episodes", f"{returns[-1]:.3f}" if len(returns) else "none yet"),
+        ("plain return, training", f"{returns[-1]:.3f}" if len(returns) else "none yet"),
     ]
     if isinstance(played, HeldOut):
         agent = played.first
         known += [
             ("test accuracy", f"{agent.test_accuracy.mean():.1%}"),
-            ("return, held-out", f"{agent.discounted_return.mean():.3f}"),
+            ("discounted return, held-out", f"{agent.discounted_return.mean():.3f}"),
             ("added parameters", f"{agent.added_parameters.mean():.0%}"),
         ]
     return [*known, ("environments", str(first.config.n_envs)), ("steps per second", f"{first.rows[-1]['time/fps']:,}")]

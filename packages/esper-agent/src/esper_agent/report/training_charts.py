@@ -24,14 +24,14 @@ def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -
 
     Args:
         histories: the runs.
-        baselines: mean return of each baseline; may be empty.
+        baselines: mean plain return of each baseline, since training logs that; may be empty.
     """
     found = curves(histories, RETURN_KEY)
     if found is None:
         return Note("No learning curve: no episode has ended yet.")
     (steps, values), single, events = found, len(histories) == 1, event_traces(histories)
     lanes: Panel = (26 * len({lane for trace in events for lane in trace["y"]}), "", CATEGORIES)
-    axes, height = panels(STEPS_TITLE, (244, "episode return", {}), *([lanes] if events else []))
+    axes, height = panels(STEPS_TITLE, (244, "sum of the rewards", {}), *([lanes] if events else []))
     axes["annotations"] = [label(steps[0], value, name, FAINT) for name, value in baselines.items()]
     legend = [("mean of recent episodes" if single else "mean over runs, 95 % interval", METRIC)]
     legend += [("baselines, on held-out instances", FAINT)] if baselines else []
@@ -40,7 +40,7 @@ def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -
     levels = [line(name, ends, [value] * 2, FAINT, width=1.5, dash="dot") for name, value in baselines.items()]
     runs = [] if single else _runs_and_interval(histories, steps, values)
     traces = [*levels, *runs, line("mean", steps, values.mean(axis=0), METRIC), *events]
-    return Chart("Return", words, traces, axes, height, legend)
+    return Chart("Plain return in training", words, traces, axes, height, legend)
 
 
 def _runs_and_interval(histories: Sequence[History], steps: Floats, values: Floats) -> list[Trace]:
