@@ -7,9 +7,18 @@ Both arms play whole episodes of random legal actions from the same seeds, with 
 masks, rewards), and take turns step by step in one process with the same threads. Only `step` is timed. The speed of
 `SyncVectorEnv` hardly depends on its size, since it is a loop: it has at most 32 environments, eight with --quick.
 `overhead_share` is the share of the vector's time outside the phases "host training" and "evaluation".
+
+    python benchmarks/env_throughput.py --load [--quick]   # the vector alone, on one and two threads, quiet and not
+
+--load measures what `threads` costs on a shared machine: with one and two threads and with the environment's own
+choice, on a machine that is otherwise quiet and beside one process that never waits. `kept` is the second as a share of
+the first. Run it on a quiet machine, or its quiet rows are none.
 """
 
 import argparse
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +81,9 @@ def _choose(mask: NDArray[np.int8], rng: np.random.Generator) -> NDArray[np.int6
 def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row, float]:
     """Speeds of both arms, and the bytes that a row of the vector holds."""
     watch = Stopwatch("cpu")
-    vector = Arm(gymnasium.make_vec(name, num_envs=size), watch)
-    singles = SyncVectorEnv([partial(gymnasium.make, name)] * min(size, most_singles))
+    threads = torch.get_num_threads()
+    vector = Arm(gymnasium.make_vec(name, num_envs=size, threads=threads), watch)
+    singles = SyncVectorEnv([partial(gymnasium.make, name, threads=threads)] * min(size, most_singles))
     sync = Arm(singles, watch)
     horizon = vector.env.unwrapped.config.horizon  # type: ignore[attr-defined]
     vector.env.unwrapped.measure_phases(lambda _phase: watch.measure("math"))  # type: ignore[attr-defined]
@@ -90,6 +100,72 @@ def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row
         "overhead_share": round(1.0 - vector.math_seconds / vector.seconds, 4),
     }
     return row, held_bytes(vector.env.unwrapped.state_dict()) / size  # type: ignore[attr-defined]
+
+
+def spin() -> None:
+    """What a busy process does."""
+    while True:
+        pass
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that never waits."""
+    process = multiprocessing.get_context("spawn").Process(target=spin, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def speed_alone(name: str, size: int, threads: int | None, steps: int) -> float:
+    """Steps per second of the vector on so many threads, None for its own choice."""
+    arm = Arm(gymnasium.make_vec(name, num_envs=size, threads=threads), Stopwatch("cpu"))
+    arm.reset(seed=0)
+    for _ in range(steps):
+        arm.step()
+    return arm.speed
+
+
+def measure_load(name: str, size: int, steps: int) -> dict[str, Row]:
+    """Speeds on one and two threads and by the environment's choice, quiet and beside a busy process."""
+    speeds: dict[str, Row] = {}
+    for label, threads in (("one", 1), ("two", 2), ("own", None)):
+        quiet = speed_alone(name, size, threads, steps)
+        with busy_process():
+            busy = speed_alone(name, size, threads, steps)
+        speeds[label] = {"quiet_sps": round(quiet, 1), "busy_sps": round(busy, 1), "kept": round(busy / quiet, 3)}
+    return speeds
+
+
+def load_table(result: dict[str, dict[str, dict[str, Row]]]) -> str:
+    lines = [
+        "# Environment steps per second on a shared machine",
+        "",
+        "The vector alone under random legal play: on a quiet machine, and beside one process that never waits.",
+        "",
+        "| id | N | threads | quiet | beside a busy process | kept |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, sizes in result.items():
+        for size, rows in sizes.items():
+            for label, row in rows.items():
+                speeds = f"{row['quiet_sps']:.0f} | {row['busy_sps']:.0f} | {row['kept']:.0%}"
+                lines.append(f"| {name} | {size} | {label} | {speeds} |")
+    facts = provenance()
+    return "\n".join([*lines, "", f"`{facts['command']}`, {facts['cores']} cores.", ""])
+
+
+def run_load(options: argparse.Namespace) -> None:
+    """Measure, write down and print what `--load` asks for."""
+    sizes, steps = (QUICK_SIZES, 5) if options.quick else (SIZES, 60)
+    result = {name: {str(size): measure_load(name, size, steps) for size in sizes} for name in options.id}
+    print(load_table(result))
+    write_json(options.json, result)
+    if not options.quick:
+        (RESULTS / "env_load.md").write_text(load_table(result), encoding="utf-8")
 
 
 def held_bytes(tree: Any) -> int:
@@ -137,10 +213,17 @@ def table(result: dict[str, dict[str, Row]], memory: dict[str, dict[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two sizes, one episode each, few single environments")
-    parser.add_argument("--json", default=RESULTS / "env_throughput.json", help="where to write the result")
+    parser.add_argument("--load", action="store_true", help="the vector alone, quiet and beside a busy process")
+    parser.add_argument(
+        "--json", help="where to write the result (benchmarks/results/env_throughput.json, env_load.json)"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both arms")
     parser.add_argument("--id", nargs="+", default=IDS, choices=IDS, help="which environments")
     options = parser.parse_args()
+    options.json = options.json or RESULTS / ("env_load.json" if options.load else "env_throughput.json")
+    if options.load:
+        run_load(options)
+        return
     torch.set_num_threads(options.threads)
     sizes, most_singles = (QUICK_SIZES, QUICK_SYNC) if options.quick else (SIZES, SYNC)
     result: dict[str, dict[str, Row]] = {name: {} for name in options.id}

@@ -39,6 +39,7 @@ LISTS = {
 CHOICES = {
     "task": ("mnist", 3),
     "device": ("gpu", "meta", None, 5, "cuda:99"),
+    "threads": (0, -1, 1.5, "two", 100_000),
     "dtype": ("float16", None, torch.float32),
     "instances": ("held_out", None),
     "reward": ("dense", None, "Shaped"),

@@ -20,6 +20,7 @@ class EsperConfig:
     horizon: int = 30
     gamma: float = 0.99
     device: str = "cpu"
+    threads: int | None = None  # of the CPU; None for as many as the work is worth
     dtype: str = "float32"
 
     # What an episode draws.
@@ -79,6 +80,8 @@ class EsperConfig:
             check_range(name, getattr(self, name), low, high, integer=name in _INTEGERS)
         for name, (low, high) in _PAIRS.items():
             _check_pair(name, getattr(self, name), low, high)
+        if self.threads is not None:
+            check_range("threads", self.threads, 1, 1024, integer=True)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("instances", self.instances, INSTANCE_SETS)
         for name, (length, high) in _LISTS.items():

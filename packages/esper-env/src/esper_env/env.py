@@ -211,6 +211,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `horizon` (30): steps of an episode.
     - `gamma` (0.99): the discount, which the shaping depends on; an agent uses `env.unwrapped.gamma`.
     - `device` ("cpu"): where torch computes, such as "cpu" or "cuda".
+    - `threads` (None): threads of torch while the environment works; None for one per 4 MiB of activations, at most
+      torch's own number, with one core left free. Before and after, torch has the number that it had.
     - `dtype` ("float32"): precision of the networks, "float32" or "float64".
     - `instances` ("train"): which instances episodes draw, "train", "validation" or "test".
     - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are lesioned.

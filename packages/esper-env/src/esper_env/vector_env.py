@@ -23,10 +23,11 @@ from esper_env.mdp.state import OCCUPIED, State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
-from esper_env.population.population import Census
+from esper_env.population.population import TILE_BYTES, Census
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
+from esper_env.threads import on_own_threads, worthwhile_threads
 
 OUTPUTS = ("numpy", "torch")
 BASE_KEYS = 1 << 62
@@ -71,6 +72,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.simulation = Simulation(make_config(device=device, **settings), num_envs)
+        self.threads = self.config.threads or worthwhile_threads(self._activation_bytes())
         schema, task = self.simulation.schema, self.simulation.task
         self.single_observation_space = schema.space()
         self.single_action_space = action_space(schema.slots, len(task.blueprints))
@@ -143,6 +145,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
 
     # Gymnasium's interface
 
+    @on_own_threads
     def reset(
         self,
         *,
@@ -157,6 +160,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         self._record(None)
         return self._give(self.simulation.observation()), self._infos(None)
 
+    @on_own_threads
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every row; rows that ended before are reset in NEXT_STEP mode and refused in DISABLED mode."""
         if not self._begun.all():
@@ -189,6 +193,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         marginal, by_op = self.simulation.masks()
         return {"action_mask": self._give_all(marginal), "action_mask_by_op": self._give_all(by_op)}
 
+    @on_own_threads
     def evaluate_test(self) -> Evaluation:
         """Every row on the test split, which no step reads."""
         return self.simulation.evaluate_test()
@@ -222,6 +227,11 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         return self._give(self.simulation.observation()), self._infos(None)
 
     # Inside
+
+    def _activation_bytes(self) -> int:
+        """What a minibatch of the rows that are computed at once makes."""
+        numbers = self.num_envs * self.task.batch_size * self.task.host.activation_size
+        return min(numbers * self.simulation.population.lr.element_size(), TILE_BYTES)
 
     def _record(self, actions: Tensor | None) -> None:
         if self._recorder is not None:

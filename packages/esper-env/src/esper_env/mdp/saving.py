@@ -84,7 +84,7 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
 def _settings(simulation: Simulation) -> dict[str, Any]:
     """What must agree for an episode to go on, in the form that JSON keeps."""
     settings = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(simulation.config).items()}
-    del settings["device"]
+    del settings["device"], settings["threads"]  # where it goes on is free
     return {"num_envs": simulation.n, **settings}
 
 
