@@ -13,6 +13,7 @@ from esper_agent import FactoredRecurrentPPO
 from esper_agent.algorithm.compilation import Compilation
 from esper_agent.diagnostics.metrics import by_label
 from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.logger import KVWriter, Logger
 from toy_envs import MaskedHeads
 
 SMALL: dict[str, Any] = {"n_steps": 16, "sequence_length": 8, "encoder_sizes": (8,), "lstm_size": 8, "head_hidden": 8}
@@ -31,7 +32,33 @@ def weights(model: FactoredRecurrentPPO) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.policy.state_dict().items()}
 
 
-@pytest.mark.ledger("V5")
+class Column(KVWriter):
+    """Keeps what is logged under one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.values = name, []
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:  # noqa: ARG002
+        self.values.append(key_values[self.name])
+
+
+def log_of(model: FactoredRecurrentPPO, name: str) -> list[float]:
+    column = Column(name)
+    model.set_logger(Logger(None, [column]))
+    return column.values
+
+
+@pytest.mark.ledger("V5", "Z12")
+def test_compiled_code_is_on_record_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_backend(monkeypatch, "eager")
+    plain, compiled = make_model(), make_model(compile=True)
+    logs = [log_of(model, "train/compiled") for model in (plain, compiled)]
+    plain.learn(64)
+    compiled.learn(64)
+    assert logs == [[0.0], [1.0]]
+
+
+@pytest.mark.ledger("V5", "Z12")
 def test_a_failing_compiler_gives_one_warning_and_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = make_model()
     plain.learn(128)
@@ -41,6 +68,7 @@ def test_a_failing_compiler_gives_one_warning_and_the_same_results(monkeypatch: 
 
     with_backend(monkeypatch, broken)
     model = make_model(compile=True)
+    logged = log_of(model, "train/compiled")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.learn(128)
@@ -49,7 +77,7 @@ def test_a_failing_compiler_gives_one_warning_and_the_same_results(monkeypatch: 
     assert "no compiler here" in ours[0]
     assert not model.learner.compiled
     assert model.state_dict()["compiled"] is False
-    assert model.logger.name_to_value.get("train/compiled", 0) == 0
+    assert logged == [0.0, 0.0]
     assert all(torch.equal(value, weights(model)[name]) for name, value in weights(plain).items())
 
 
@@ -119,7 +147,13 @@ model = FactoredRecurrentPPO(
 )
 assert model.state_dict()["config"]["precision"] == "bfloat16"
 model.learn(128)
+decoder, acted, judged = model.policy.decoder, [], []
+logits, values = decoder.logits, decoder.values
+decoder.logits = lambda features: (acted.append(torch.is_autocast_enabled("cpu")), logits(features))[1]
+decoder.values = lambda features: (judged.append(torch.is_autocast_enabled("cpu")), values(features))[1]
 learner, batch = model.learner, collect(model)
+model.collector.last_values()
+assert set(acted) == set(judged) == {True}, (acted, judged)
 partition = learner.partition(batch.count)
 old = learner.old_policy(batch, partition)
 targets, _ = learner.targets(model.buffer, batch, old, model.collector.last_values())
@@ -136,7 +170,7 @@ print("bfloat16 holds")
 """
 
 
-@pytest.mark.ledger("V2")
+@pytest.mark.ledger("V2", "Z11")
 def test_bfloat16_is_used_alike_in_acting_for_the_old_policy_and_in_learning() -> None:
     # AMX tiles may be announced by the processor and yet be forbidden to the process; oneDNN does not check.
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}

@@ -101,13 +101,43 @@ def test_entropies_are_normalised_in_one_place() -> None:
     assert [name for name, tree in modules().items() if mentions(tree)] == ["networks/distribution.py"]
 
 
-@pytest.mark.ledger("U22", "P12")
+@pytest.mark.ledger("U8", "Z6")
+def test_what_a_network_or_an_algorithm_keeps_is_read_somewhere() -> None:
+    kept: dict[str, str] = {}
+    read: set[str] = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if name.startswith(("networks/", "algorithm/", "diagnostics/")):
+                    kept.setdefault(node.attr, f"{name}:{node.lineno}")
+            elif isinstance(node, ast.Attribute):
+                read.add(node.attr)
+    assert not {place for attribute, place in kept.items() if attribute not in read | READ_BY_OTHERS}
+
+
+READ_BY_OTHERS = {"found_inf"}  # torch's fused optimisers look for it
+
+
+@pytest.mark.ledger("U22", "P12", "Z7")
 def test_membership_is_never_asked_of_the_ordered_heads() -> None:
     for name, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
-                asked = [part.attr for part in node.comparators if isinstance(part, ast.Attribute)]
-                assert "heads" not in asked, (name, node.lineno)
+                asked = {part for each in node.comparators for part in ordered_heads(each)}
+                assert not asked, (name, node.lineno)
+            if isinstance(node, ast.Attribute) and node.attr in ("__contains__", "count"):
+                assert not ordered_heads(node.value), (name, node.lineno)
+
+
+def ordered_heads(tree: ast.expr) -> set[str]:
+    """The sequences of head names that an expression reads as such, not through a mapping or a call."""
+    if isinstance(tree, ast.Subscript | ast.Starred):
+        return ordered_heads(tree.value)
+    if isinstance(tree, ast.Tuple | ast.List | ast.BinOp):
+        parts = tree.elts if isinstance(tree, ast.Tuple | ast.List) else [tree.left, tree.right]
+        return {name for part in parts for name in ordered_heads(part)}
+    name = tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
+    return {name} & {"heads", "HEADS"}
 
 
 @pytest.mark.ledger("U7", "N10")

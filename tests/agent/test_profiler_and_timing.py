@@ -54,7 +54,7 @@ def test_traces_go_to_the_given_directory(tmp_path: Path) -> None:
 
 
 def string_defaults(source: str) -> list[str]:
-    """Every string constant that is a parameter's or a field's default."""
+    """Every string constant that is a parameter's or a field's default, or is made a path where it stands."""
     found = []
     for node in ast.walk(ast.parse(source)):
         defaults: list[ast.expr | None] = []
@@ -62,11 +62,13 @@ def string_defaults(source: str) -> list[str]:
             defaults = [*node.defaults, *node.kw_defaults]
         elif (isinstance(node, ast.keyword) and node.arg == "default") or isinstance(node, ast.AnnAssign):
             defaults = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Path":
+            found += [f"./{each.value}" for each in node.args if isinstance(each, ast.Constant)]
         found += [d.value for d in defaults if isinstance(d, ast.Constant) and isinstance(d.value, str)]
     return found
 
 
-@pytest.mark.ledger("D8")
+@pytest.mark.ledger("D8", "Z15")
 def test_no_default_in_the_package_is_a_relative_path() -> None:
     suspicious = {
         (path.name, text)
@@ -79,6 +81,7 @@ def test_no_default_in_the_package_is_a_relative_path() -> None:
 
 def test_the_search_for_relative_defaults_finds_one() -> None:
     assert string_defaults("def f(where='./runs', *, again='logs/x'): ...") == ["./runs", "logs/x"]
+    assert string_defaults("profiler = ProfileRun(Path('profile'))") == ["./profile"]
 
 
 @pytest.mark.ledger("B8")

@@ -88,9 +88,10 @@ def resolve_gamma(env: VectorEnv[Any, Any, Any], gamma: float | None) -> float:
 def declared_entities(env: VectorEnv[Any, Any, Any], actions: ActionSpec) -> Entities | None:
     """The entities that an environment declares; None without any, or if a wrapper changed the spaces past them."""
     head, shared, width = declared(env, "observation_entities") or (None, 0, 0)
-    if head not in actions.heads[1:]:
+    sizes = dict(zip(actions.heads[1:], actions.sizes[1:], strict=True))
+    if head not in sizes:
         return None
-    count = actions.sizes[actions.heads.index(head)]
+    count = sizes[head]
     fits = env.single_observation_space.shape == (shared + count * width,)
     return Entities(head, shared, count, width) if fits else None
 
