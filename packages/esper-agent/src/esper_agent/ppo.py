@@ -33,6 +33,7 @@ from esper_agent.algorithm.collector import RolloutCollector
 from esper_agent.algorithm.defaults import default_n_envs, default_settings
 from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import AnyEnv, TensorEnv, Transition, make_vector_env, resolve_gamma
+from esper_agent.algorithm.escalation import Escalation, critical, investigate
 from esper_agent.algorithm.log import record_update
 from esper_agent.algorithm.loss import LossSettings, Targets
 from esper_agent.algorithm.observations import ObservationEncoder
@@ -95,7 +96,7 @@ class FactoredRecurrentPPO(SB3Surface):
         self.learner = Learner(self.policy, self.config, self.gamma, torch.Generator(), self.ranks)
         self.seed_generators()
         self.monitor = Monitor(self.config.detectors, self.config.max_grad_norm)
-        self.events: list[Event] = []
+        self.escalation, self.events = Escalation(), list[Event]()
         self.last_events: list[Event] = []
         self.ep_info_buffer: deque[dict[str, float]] = deque(maxlen=self.config.stats_window_size)
         self._logger, self._custom_logger = None, False
@@ -249,7 +250,7 @@ class FactoredRecurrentPPO(SB3Surface):
         learner, counters, progress = self.learner, self.learner.counters, self._progress_remaining()
         batch, first = in_union(self.buffer.sequences(), self.buffer.n_envs, self.ranks), counters.rollouts == 0
         if first:  # nothing is learnt yet that new units would change: learn in the right ones from the beginning
-            self._take_in_observations(batch)
+            learner.take_in_observations(self.buffer, batch)
         partition = learner.partition(batch.count)
         old_policy = learner.old_policy(batch, partition)
         targets, measured = learner.targets(self.buffer, batch, old_policy, self.collector.last_values())
@@ -267,17 +268,15 @@ class FactoredRecurrentPPO(SB3Surface):
             "stopped_early": taken < len(minibatches),
             **asdict(counters),
         }
-        if not first:
-            self._take_in_observations(batch)
-        self.buffer.clear()
         self.last_events = self.monitor.check(metrics)
         self.events.extend(self.last_events)
+        if self.ranks.leads and (alarming := critical(self.last_events)):
+            directory = None if self._logger is None else self._logger.get_dir()
+            self.escalation.report(alarming, investigate(learner, batch, targets, metrics), directory)
+        if not first:
+            learner.take_in_observations(self.buffer, batch)
+        self.buffer.clear()
         return metrics
-
-    def _take_in_observations(self, batch: Sequences) -> None:
-        """Let the normaliser know what the rollout saw."""
-        if self.policy.normalizer is not None:
-            self.policy.normalizer.update(self.buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
 
     def _epochs(
         self, batch: Sequences, targets: Targets, settings: LossSettings, partition: list[Tensor]

@@ -124,6 +124,11 @@ class Learner:
         columns = zip(zip(*pieces, strict=True), (1, 2, 0, 0, 0), strict=True)
         return OldPolicy(*(torch.cat(column, dim).index_select(dim, order) for column, dim in columns))
 
+    def take_in_observations(self, buffer: RolloutBuffer, batch: Sequences) -> None:
+        """Let the normaliser know what the rollout saw."""
+        if self.policy.normalizer is not None:
+            self.policy.normalizer.update(buffer.observations.flatten(0, 1)[batch.decided], self.ranks)
+
     @torch.no_grad()
     def targets(
         self, buffer: RolloutBuffer, batch: Sequences, old: OldPolicy, last_values: Tensor

@@ -38,7 +38,9 @@ class Alarm:
     active: bool = False
     age: int = 0  # updates since it fired
 
-    def update(self, *, bad: bool, recovered: bool, patience: int, escalate_after: int) -> Severity | None:
+    def update(
+        self, *, bad: bool, recovered: bool, patience: int, escalate_after: int, urgent: bool = False
+    ) -> Severity | None:
         """Advance by one update and say whether to speak."""
         if self.active:
             return self._last(recovered, escalate_after)
@@ -46,7 +48,7 @@ class Alarm:
         if self.streak < patience:
             return None
         self.active, self.age, self.streak = True, 0, 0
-        return Severity.WARNING
+        return Severity.CRITICAL if urgent else Severity.WARNING
 
     def _last(self, recovered: bool, escalate_after: int) -> Severity | None:
         if recovered:

@@ -24,6 +24,7 @@ class Reading:
     recovered: bool
     message: str
     head: str | None = None
+    urgent: bool = False  # critical at first sight
 
 
 class Detector(ABC):
@@ -57,6 +58,7 @@ class Detector(ABC):
             recovered=reading.recovered,
             patience=self.config.patience if self.patient else 1,
             escalate_after=self.config.escalate_after,
+            urgent=reading.urgent,
         )
         if severity is None:
             return None
@@ -160,7 +162,7 @@ class NonFinite(Detector):
         affected = sorted(name for name in judged if not math.isfinite(metrics[name]))
         count = max(int(metrics["nonfinite"]), len(affected))
         named = f" (in {', '.join(affected)})" if affected else ""
-        yield Reading(count, 0.0, count > 0, count == 0, f"{count} non-finite values{named}")
+        yield Reading(count, 0.0, count > 0, count == 0, f"{count} non-finite values{named}", urgent=True)
 
 
 class GradientDrift(Detector):

@@ -13,6 +13,7 @@ from typing import Any
 from esper_env.files import PARTIAL, replace_text
 from stable_baselines3.common.logger import KVWriter, Logger
 
+from esper_agent.algorithm.escalation import DIRECTORY
 from esper_agent.runs.metrics import MetricsWriter, Rows, TensorBoardWriter, read_metrics
 
 PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
@@ -66,7 +67,7 @@ class RunDirectory:
     """The files of one run.
 
     config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and lock; when asked
-    for, best_model.ckpt, report.html and profile/.
+    for, best_model.ckpt, report.html and profile/; critical/ after a critical event.
 
     Args:
         path: the directory.
@@ -83,6 +84,7 @@ class RunDirectory:
         self.best_file = path / "best_model.ckpt"
         self.report_file = path / "report.html"
         self.profile_directory = path / "profile"
+        self.critical_directory = path / DIRECTORY
         self.lock_file = path / "lock"
 
     def create(self) -> None:
