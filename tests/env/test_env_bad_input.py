@@ -38,7 +38,7 @@ LISTS = {
 }
 CHOICES = {
     "task": ("mnist", 3),
-    "device": ("gpu", "meta", None, 5, "cuda:99"),
+    "device": ("gpu", "meta", None, 5, "cuda:99", *([] if torch.cuda.is_available() else ["cuda"])),
     "threads": (0, -1, 1.5, "two", 100_000),
     "dtype": ("float16", None, torch.float32),
     "instances": ("held_out", None),
@@ -51,7 +51,7 @@ def test_every_argument_has_bad_values_here() -> None:
     assert set(BAD) == {field.name for field in fields(EsperConfig)}
 
 
-@pytest.mark.ledger("R2", "Y10")
+@pytest.mark.ledger("R2", "Y10", "Y18")
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BAD.items() for value in values])
 @pytest.mark.parametrize("make", [EsperEnv, EsperVectorEnv])
 def test_a_bad_argument_fails_at_construction_and_says_which_and_why(make: Any, field: str, value: Any) -> None:
