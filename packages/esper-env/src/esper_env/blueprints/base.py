@@ -15,6 +15,23 @@ Fused = Callable[[Params, Tensor], Tensor]  # what n models with these parameter
 
 
 @dataclass(frozen=True)
+class TwoProducts:
+    """The inside of a dense seed as two linear layers with an activation between: such seeds share padded products."""
+
+    down: tuple[str, ...]  # names of the linear layers that read the input, side by side
+    up: str  # name of the one that writes
+    activation: str  # linear, relu, or gated: the first of two layers times the sigmoid of the second
+
+    def __post_init__(self) -> None:
+        allowed = {"linear": 1, "relu": 1, "gated": 2}
+        if allowed.get(self.activation) != len(self.down):
+            raise ValueError(
+                f"TwoProducts has {len(self.down)} layers down and the activation {self.activation!r}; "
+                "allowed: one with linear or relu, two with gated"
+            )
+
+
+@dataclass(frozen=True)
 class Blueprint:
     """The inside of a kind of seed: a plain module.
 
@@ -25,6 +42,7 @@ class Blueprint:
     template: Callable[[Slot], nn.Module]  # one plain module for a slot
     gain: float  # of the layer scale; the smaller it is, the smaller are the steps that training takes with the seed
     fused: Fused | None = None  # a faster form for n models that gives the same; None: `torch.func.vmap`
+    products: TwoProducts | None = None  # the template's layers, if they are two products on dense activations
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:

@@ -5,7 +5,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper_env.blueprints.base import BLUEPRINTS, Blueprint
+from esper_env.blueprints.base import BLUEPRINTS, Blueprint, TwoProducts
 from esper_env.fused.layers import dense
 from esper_env.fused.layout import Params
 from esper_env.hosts.base import Slot
@@ -58,8 +58,11 @@ def fused_gated_unit(params: Params, x: Tensor) -> Tensor:
     return dense(value * key.sigmoid(), params["out.weight"], params["out.bias"])
 
 
-BLUEPRINTS.register("low_rank", Blueprint("dense", partial(low_rank, rank=2), GAIN, fused_low_rank))
-BLUEPRINTS.register("narrow_mlp", Blueprint("dense", partial(two_layer, hidden=6), GAIN, fused_two_layer))
-BLUEPRINTS.register("medium_mlp", Blueprint("dense", partial(two_layer, hidden=16), GAIN, fused_two_layer))
-BLUEPRINTS.register("wide_mlp", Blueprint("dense", partial(two_layer, hidden=32), GAIN, fused_two_layer))
-BLUEPRINTS.register("gated_unit", Blueprint("dense", partial(GatedUnit, hidden=12), GAIN, fused_gated_unit))
+LINEAR = TwoProducts(("0",), "1", "linear")
+RELU = TwoProducts(("0",), "2", "relu")
+GATED = TwoProducts(("value", "key"), "out", "gated")
+BLUEPRINTS.register("low_rank", Blueprint("dense", partial(low_rank, rank=2), GAIN, fused_low_rank, LINEAR))
+BLUEPRINTS.register("narrow_mlp", Blueprint("dense", partial(two_layer, hidden=6), GAIN, fused_two_layer, RELU))
+BLUEPRINTS.register("medium_mlp", Blueprint("dense", partial(two_layer, hidden=16), GAIN, fused_two_layer, RELU))
+BLUEPRINTS.register("wide_mlp", Blueprint("dense", partial(two_layer, hidden=32), GAIN, fused_two_layer, RELU))
+BLUEPRINTS.register("gated_unit", Blueprint("dense", partial(GatedUnit, hidden=12), GAIN, fused_gated_unit, GATED))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from esper_env.fused.layers import cross_entropy
+from esper_env.population.dense import DensePass
 from esper_env.population.passes import Passes
 from esper_env.population.plan import Ints, bit_sets, variant_plan
 from esper_env.population.population import EMPTY, Population, joined
@@ -66,7 +67,12 @@ def _variants(tile: Population) -> tuple[Ints, Ints, Ints]:
 def _scores(tile: Population, rows: Ints, sets: Ints, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of the rows as they are, and metric of those and of all variants."""
     plan, order = variant_plan(tile, rows, sets)
-    logits, _ = Passes(tile, plan, training=False).run(inputs.expand(len(tile), *inputs.shape))
+    every = inputs.expand(len(tile), *inputs.shape)
+    logits = (
+        DensePass(tile, plan, training=False).run(every).mT
+        if tile.engine.dense_kinds
+        else Passes(tile, plan, training=False).run(every)[0]
+    )
     score = tile.engine.metric(logits, labels.expand(plan.count, *labels.shape))
     loss = cross_entropy(logits[: len(tile)], labels.expand(len(tile), *labels.shape))
     back = torch.from_numpy(np.concatenate([np.arange(len(tile)), len(tile) + np.argsort(order)])).to(score.device)

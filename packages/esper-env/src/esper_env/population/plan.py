@@ -147,30 +147,28 @@ def _plan(population: Population, hosts: Ints, acting: Ints, begin: Ints) -> Pla
 
 def _graft(population: Population, slot: int, hosts: Ints, acting: Ints, under_way: int) -> Graft | None:
     census = population.census
-    groups, members = [], []
+    own, more = [], []  # of groups, each with the pass's rows: all members first, then those that act once more
     acts = (acting >> slot) & 1 == 1
-    for key, cohort in sorted(population.seeds.items()):
-        if key[0] == slot:
-            rows = np.flatnonzero(acts & (census.blueprint[hosts, slot] == key[1]))
-            own = (rows < len(population)) | ~census.live[hosts[rows], slot]
-            first, again = rows[own], rows[~own]
-            groups.append(SeedGroup(key, None, len(first)))
-            members.append(first[np.argsort(hosts[first])])
-            if len(again):
-                positions = np.searchsorted(cohort.rows, hosts[again])
-                groups.append(SeedGroup(key, _tensor(population, positions), len(again)))
-                members.append(again)
-    if not groups:
+    for key in sorted((key for key in population.seeds if key[0] == slot), key=population.engine.order):
+        rows = np.flatnonzero(acts & (census.blueprint[hosts, slot] == key[1]))
+        once = (rows < len(population)) | ~census.live[hosts[rows], slot]
+        first, again = rows[once], rows[~once]
+        own.append((SeedGroup(key, None, len(first)), first[np.argsort(hosts[first])]))
+        if len(again):
+            positions = np.searchsorted(population.seeds[key].rows, hosts[again])
+            more.append((SeedGroup(key, _tensor(population, positions), len(again)), again))
+    if not own:
         return None
+    groups, members = zip(*own, *more, strict=True)
     where = np.concatenate(members)
-    own = where < under_way
+    under = where < under_way
     blend, forced = census.blend[hosts[where], slot], ~census.live[hosts[where], slot]
     multiplied = np.flatnonzero(blend == Blend.MULTIPLY)
     return Graft(
-        groups=tuple(groups),
+        groups=groups,
         rows=_tensor(population, where),
-        sources=_tensor(population, np.where(own, where, hosts[where])),
-        attached=None if own.all() else _flags(population, own),
+        sources=_tensor(population, np.where(under, where, hosts[where])),
+        attached=None if under.all() else _flags(population, under),
         hosts=_tensor(population, hosts[where]),
         forced=_tensor(population, forced) if forced.any() else None,
         multiply=_tensor(population, multiplied) if len(multiplied) else None,

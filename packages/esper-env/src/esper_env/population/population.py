@@ -18,8 +18,10 @@ from esper_env.fused.optimizers import Optimizer
 from esper_env.fused.randomness import Purpose
 from esper_env.fused.vmapped import undrawn
 from esper_env.hosts.base import Host
+from esper_env.hosts.mlp import MLPHost
 from esper_env.population.cohort import Cohort, Rows
 from esper_env.population.memory import retain_freed_memory
+from esper_env.population.stacks import Kind
 
 EMPTY = -1
 # Activations of a tile of rows: small enough to stay near the core, large enough to share the cost of each call.
@@ -61,6 +63,19 @@ class Engine:
     def seed_bodies(self) -> list[list[Fused]]:
         """The fused insides of the seeds, by slot and blueprint."""
         return [[b.body(slot) for b in self.blueprints] for slot in self.host.slots]
+
+    @cached_property
+    def dense_kinds(self) -> list[list[Kind]]:
+        """By slot and blueprint, if the host is an MLP and every seed two products; else nothing."""
+        if not isinstance(self.host, MLPHost) or any(b.products is None for b in self.blueprints):
+            return []
+        pairs = [zip(layouts, self.blueprints, strict=True) for layouts in self.seed_layouts]
+        return [[Kind(layout, b.products, b.gain) for layout, b in slot if b.products] for slot in pairs]
+
+    def order(self, key: "SeedKey") -> tuple[int, int]:
+        """What the seeds of one slot are sorted by in a pass: those that share products come together."""
+        slot, kind = key
+        return (self.dense_kinds[slot][kind].band if self.dense_kinds else 0), kind
 
 
 @dataclass(frozen=True)
