@@ -1,4 +1,4 @@
-"""Applies each mutant of `mutants.py` to a copy of the code and expects its test to fail (`make mutants`).
+"""Applies each mutant of `mutants/` to a copy of the code and expects its test to fail (`make mutants`).
 
 python tests/check_mutants.py [ROW | WORD ...]   only those of the rows, or with one of the words in their fault
 """
@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from mutants import MUTANTS, Mutant
+from mutants import MUTANTS
+from mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[1]
 FAILED = 1  # pytest's exit code when tests ran and some failed; others say that nothing was tried

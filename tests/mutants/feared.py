@@ -1,60 +1,9 @@
-"""Mutants: small faults put into the code, each with the test that must fail on it (`make mutants`).
+"""Faults at the places that are feared most: they would cost trust, and nothing else would tell."""
 
-The Z rows of ledger.md are faults that survived the suite of version 0.1.0; the others are those feared most.
-"""
+from mutants.mutant import AGENT, ENV, Mutant
 
-from dataclasses import dataclass
-
-ENV = "packages/esper-env/src/esper_env"
-AGENT = "packages/esper-agent/src/esper_agent"
 FEARED = "feared"
-
-
-class StaleMutantError(ValueError):
-    """The code that a mutant changes is no longer there, or not only there."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault."""
-
-    row: str  # of ledger.md, or FEARED
-    fault: str  # in words
-    file: str
-    old: str  # occurs exactly once in the file
-    new: str
-    test: str  # pytest's node id of what must fail
-
-    def applied(self, text: str) -> str:
-        """The text of the file with the fault in it.
-
-        Raises:
-            StaleMutantError: unless `old` occurs exactly once.
-        """
-        count = text.count(self.old)
-        if count != 1:
-            where = f"{self.row}, {self.fault!r}: {self.file}"
-            raise StaleMutantError(f"{where} holds {self.old!r} {count} times; allowed: once")
-        return text.replace(self.old, self.new)
-
-
 MUTANTS = (
-    Mutant(
-        "Z18",
-        "a checkpoint is read into memory instead of mapped",
-        f"{AGENT}/algorithm/archive.py",
-        "weights_only=True, mmap=True",
-        "weights_only=True",
-        "tests/agent/test_checkpoint.py::test_an_agent_takes_its_weights_straight_from_the_mapped_file",
-    ),
-    Mutant(
-        "Z18",
-        "an agent is built beside a copy of the whole file",
-        f"{AGENT}/algorithm/checkpoint.py",
-        "state = migrate(*_read(Path(path)))",
-        "state = copy.deepcopy(migrate(*_read(Path(path))))",
-        "tests/agent/test_checkpoint.py::test_an_agent_takes_its_weights_straight_from_the_mapped_file",
-    ),
     Mutant(
         FEARED,
         "a head that the operation does not use keeps its choices",
