@@ -61,6 +61,8 @@ def main() -> None:
     """Try the chosen mutants, or all."""
     words = sys.argv[1:]
     chosen = [m for m in MUTANTS if not words or any(word == m.row or word in m.fault for word in words)]
+    if not chosen:
+        sys.exit(f"no mutant has one of {words} as its row or in its fault")
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
@@ -71,7 +73,7 @@ def main() -> None:
             survivors += not died
             print(f"{'killed' if died else 'SURVIVED':>8}  {mutant.row:<6}  {mutant.fault}", flush=True)
     print(f"{len(chosen)} mutants, {survivors} survived")
-    sys.exit(survivors > 0 or not chosen)
+    sys.exit(survivors > 0)
 
 
 if __name__ == "__main__":
