@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from env_tools import IDS, WAIT, assert_same, everywhere, play, settings_of, tiny
-from esper_env import EsperEnv, EsperVectorEnv, threads
-from esper_env.threads import WORK, worthwhile_threads
+from esper_env import EsperEnv, EsperVectorEnv
+from esper_env.fused import threads
+from esper_env.fused.threads import WORK, worthwhile_threads
 
 
 @pytest.fixture(autouse=True)

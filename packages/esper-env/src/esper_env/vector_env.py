@@ -14,6 +14,7 @@ from torch import Tensor
 
 from esper_env.config import EsperConfig, check_choice, check_range, make_config
 from esper_env.fused.structure import require_alike
+from esper_env.fused.threads import on_own_threads, worthwhile_threads
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
 from esper_env.mdp.observation import Schema
 from esper_env.mdp.phases import Phase
@@ -27,7 +28,6 @@ from esper_env.population.population import TILE_BYTES, Census
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
-from esper_env.threads import on_own_threads, worthwhile_threads
 
 OUTPUTS = ("numpy", "torch")
 BASE_KEYS = 1 << 62
