@@ -1,6 +1,9 @@
-"""Suite-wide plumbing: the ledger report, one thread per process (the tensors are tiny), reproducible examples."""
+"""Suite-wide plumbing: the ledger report, one thread per process (the tensors are tiny), reproducible examples,
+signals as a terminal's program has them.
+"""
 
 import os
+import signal
 
 import ledger_report
 import pytest
@@ -13,6 +16,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in the background, or below nohup, ignores them, and so would everything that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     settings.register_profile("same examples in every run", derandomize=True, deadline=None)
     settings.load_profile("same examples in every run")
