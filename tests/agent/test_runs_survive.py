@@ -271,7 +271,9 @@ def test_a_run_whose_weights_are_gone_stops_and_keeps_its_last_good_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointRun, "_on_step", poison)
         assert train(run.path, 9) != 0
-    assert "not finite" in one_line(capsys)
+    alarm, error = capsys.readouterr().err.splitlines()
+    assert "critical: nonfinite" in alarm
+    assert "not finite; nothing was written" in error
     assert run.latest_checkpoint() == run.checkpoint_file(2 * ROLLOUT)
     assert resume(run.path) == 0
 
