@@ -18,6 +18,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from esper_agent.evaluation.episodes import numbers
+
 ACTIONS: dict[str, type[MarginalActions] | type[JointActions]] = {
     "multi_discrete": MarginalActions,
     "discrete": JointActions,
@@ -62,7 +64,7 @@ class EsperVecEnv(VecEnv):
         _check_gamma(self.env.gamma)
         observations: NDArray[np.float32]
         observations, self._infos = self.env.reset(seed=self._seeds)
-        self.reset_infos = _rows(_numbers(self._infos, self.num_envs))
+        self.reset_infos = _rows(numbers(self._infos, self.num_envs))
         self._reset_seeds()
         return observations
 
@@ -74,8 +76,8 @@ class EsperVecEnv(VecEnv):
         """Step all rows; those that end begin a new episode at once."""
         observations, rewards, terminated, truncated, self._infos = self.env.step(self._chosen)
         done = terminated | truncated
-        fresh, cut = _numbers(self._infos, self.num_envs), truncated & ~terminated
-        last = _numbers(self._infos["final_info"], self.num_envs) if done.any() else fresh
+        fresh, cut = numbers(self._infos, self.num_envs), truncated & ~terminated
+        last = numbers(self._infos["final_info"], self.num_envs) if done.any() else fresh
         infos = _rows({**last, "TimeLimit.truncated": cut})
         for row in np.flatnonzero(done):
             infos[row]["terminal_observation"] = self._infos["final_obs"][row]
@@ -145,12 +147,6 @@ def _check_gamma(own: float) -> None:
             gamma = learner.gamma  # type: ignore[attr-defined]
             raise ValueError(f"gamma is {gamma!r}; allowed: the environment's own, {own!r}; pass gamma={own!r}")
         frame = frame.f_back
-
-
-def _numbers(infos: dict[str, Any], rows: int) -> dict[str, NDArray[Any]]:
-    """The infos with one number per row, without the flags of their presence."""
-    named = {key: value for key, value in infos.items() if not key.startswith(("_", "final_"))}
-    return {key: value for key, value in named.items() if isinstance(value, np.ndarray) and value.shape == (rows,)}
 
 
 def _rows(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
