@@ -16,6 +16,7 @@ from esper_env.config import EsperConfig, check_choice, check_range, make_config
 from esper_env.fused.structure import require_alike
 from esper_env.fused.threads import on_own_threads, worthwhile_threads
 from esper_env.mdp.actions import HEADS, action_space, stack_actions
+from esper_env.mdp.branching import branch, checked_rows
 from esper_env.mdp.observation import Schema
 from esper_env.mdp.phases import Phase
 from esper_env.mdp.saving import check, load, save
@@ -201,6 +202,31 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
     def export_host(self, row: int = 0) -> GrownNetwork:
         """Row `row` as a plain `nn.Module`."""
         return export_host(self.simulation.population, row)
+
+    @on_own_threads
+    def branch(
+        self, row: int | Sequence[int], into: int | Sequence[int], source: "EsperVectorEnv | None" = None
+    ) -> None:
+        """Overwrite rows with exact copies of others, which go on as the rows that they are copies of.
+
+        Everything is copied: host, seeds, optimiser, lifecycle, instance, control, the governor's snapshot and what
+        the next episodes are drawn from. Nothing random is lost, since all of it is a function of the row's keys.
+
+        Args:
+            row: which row to copy, or one for each of `into`.
+            into: the rows that become copies, each once.
+            source: where `row` is, an environment with the same settings on the same device; this one unless given.
+
+        Raises:
+            ValueError: for rows that do not exist or that were never reset, or for other settings.
+        """
+        source = self if source is None else source
+        origin, rows = checked_rows(row, into, source._begun, self.num_envs)
+        branch(self.simulation, source.simulation, origin, rows)
+        self._seeded[rows], self._begun[rows] = source._seeded[origin], True
+        if self._recorder is not None:
+            self._recorder.forget(rows)
+            self._record(None)
 
     def describe_observation(self, vector: Any) -> str:
         """One row's observation as a readable table."""

@@ -89,10 +89,11 @@ class State:
         """The fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def copy_rows(self, source: "State", index: Tensor) -> None:
-        """Overwrite some rows with those of `source`, in place."""
+    def copy_rows(self, source: "State", index: Tensor, origin: Tensor | None = None) -> None:
+        """Overwrite some rows with those of `source`, in place: the same rows there unless `origin` says which."""
+        origin = index if origin is None else origin
         for name, target in self.tensors().items():
-            target.index_copy_(0, index, getattr(source, name).index_select(0, index))
+            target.index_copy_(0, index, getattr(source, name).index_select(0, origin))
 
     def copy_from(self, source: "State") -> None:
         """Overwrite every row, in place."""

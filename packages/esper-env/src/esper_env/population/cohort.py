@@ -38,6 +38,15 @@ class Cohort:
         values, *state = (t.index_select(0, index) for t in self.tensors())
         return Cohort(self.layout, np.sort(rows), values, tuple(state))
 
+    def branched(self, origin: Rows, rows: Rows) -> "Cohort":
+        """Copies of the members among `origin`, which may repeat, as members in the places of `rows`."""
+        there = np.isin(origin, self.rows)
+        order = np.argsort(rows[there])
+        positions = np.searchsorted(self.rows, origin[there][order])
+        index = torch.from_numpy(positions).to(self.values.device)
+        values, *state = (t.index_select(0, index) for t in self.tensors())
+        return Cohort(self.layout, rows[there][order], values, tuple(state))
+
     def without(self, rows: Rows) -> "Cohort":
         """The cohort less the given rows."""
         return self.take(np.setdiff1d(self.rows, rows))

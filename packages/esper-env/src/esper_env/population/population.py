@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -94,10 +94,10 @@ class Census:
         no = np.zeros(shape, dtype=np.bool_)
         return cls(np.full(shape, EMPTY), no, no.copy(), np.zeros(shape, dtype=np.int64))
 
-    def copy_rows(self, source: "Census", rows: Rows) -> None:
-        """Overwrite rows with those of another census."""
+    def copy_rows(self, source: "Census", rows: Rows, origin: Rows | None = None) -> None:
+        """Overwrite rows with those of another census: the same rows there unless `origin` says which."""
         for name, table in vars(self).items():
-            table[rows] = getattr(source, name)[rows]
+            table[rows] = getattr(source, name)[rows if origin is None else origin]
 
     def clear(self, rows: Rows, slots: Rows) -> None:
         """Nobody at these places any more."""
@@ -220,6 +220,28 @@ class Population:
             layout, index = self.engine.seed_layouts[slot][kind], self._index(members)
             values, *state = (t[index, slot, : layout.size] for t in stored)
             self._join((slot, kind), Cohort(layout, members, values, tuple(state)))
+
+    def branch(self, source: "Population", origin: Rows, rows: Rows) -> None:
+        """Overwrite rows with copies of rows of a population of the same engine, which may be this one."""
+        seeds = {key: cohort.branched(origin, rows) for key, cohort in source.seeds.items()}
+        there, tables = self._index(origin), [table[origin] for table in source._row_tables()]
+        tensors = [tensor.index_select(0, there) for tensor in source._row_tensors()]
+        self.uproot(rows)  # only now: the source may be this population
+        for table, copied in zip(self._row_tables(), tables, strict=True):
+            table[rows] = copied
+        for tensor, chosen in zip(self._row_tensors(), tensors, strict=True):
+            tensor.index_copy_(0, self._index(rows), chosen)
+        for key, cohort in seeds.items():
+            if len(cohort):
+                self._join(key, cohort)
+
+    def _row_tables(self) -> tuple[NDArray[Any], ...]:
+        """What is kept on the host and has a row for each network."""
+        return (*vars(self.census).values(), self.lesioned)
+
+    def _row_tensors(self) -> tuple[Tensor, ...]:
+        """The same on the device, but for the seeds."""
+        return (*self.body.tensors(), self.alpha, self.lr, *self.lesions)
 
     def _require(self, operation: str, needed: str, rows: Rows, slots: Rows, fit: NDArray[np.bool_]) -> None:
         unfit = np.flatnonzero(~fit[rows, slots])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from esper_env.mdp.actions import Op
 from esper_env.mdp.simulation import Simulation
+from esper_env.population.cohort import Rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Recorder:
     def course(self, row: int) -> list[Moment]:
         """The moments of a row's episode, oldest first."""
         return self._moments[row]
+
+    def forget(self, rows: Rows) -> None:
+        """Begin the courses of some rows anew."""
+        for row in rows.tolist():
+            self._moments[row] = []
 
     def watch(self, simulation: Simulation, actions: Tensor | None = None) -> None:
         """Note the present state of every row, and the actions [n, heads] that led there.
