@@ -22,7 +22,7 @@ import esper_env  # noqa: F401 (registers the environments)
 import torch
 from common import RESULTS, provenance, write_json
 from esper_agent.baselines.scripted import Baseline
-from esper_agent.baselines.tuned import load_tuned, make_baseline, make_baselines
+from esper_agent.baselines.tuned import SEARCHED, load_tuned, make_baseline, make_baselines
 from esper_agent.evaluation.episodes import Env, Floats
 from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
 from esper_agent.evaluation.statistics import Estimate, mean, ratio
@@ -37,6 +37,7 @@ OPEN_LOOP = (*EQUAL, *(f"{name}_equal" for name in EQUAL))  # none of them looks
 MEASURES = ("test_accuracy", "added_parameters", "compute", "discounted_return", "episode_return")
 LEAST_GAIN = 0.10
 GAINS = ("test_accuracy", "discounted_return")
+REFERENCES = ("oracle", "planner")  # both know more than anyone who plays
 Played = dict[str, GrowthEpisodes]
 Table = dict[str, dict[str, Estimate]]
 
@@ -53,16 +54,17 @@ class Criterion:
         return f"{'PASS' if self.passed else 'FAIL'}  {self.statement}: {self.figure}"
 
 
-def baselines(env: Env, tuned: dict[str, Any]) -> dict[str, Baseline]:
-    """All that were tuned; those at equal parameters carry a suffix."""
+def baselines(env: Env, tuned: dict[str, Any], searched: bool) -> dict[str, Baseline]:
+    """All that were tuned, and those that search; those at equal parameters carry a suffix."""
     constants = tuned.get("equal_parameters", {})
     equal = {f"{name}_equal": make_baseline(name, env, constants[name]) for name in EQUAL if name in constants}
-    return make_baselines(env, tuned) | equal
+    planners = {name: make_baseline(name, env, {}) for name in SEARCHED} if searched else {}
+    return make_baselines(env, tuned) | equal | planners
 
 
-def play_all(env: Env, tuned: dict[str, Any]) -> Played:
+def play_all(env: Env, tuned: dict[str, Any], searched: bool) -> Played:
     played: Played = {}
-    for name, baseline in baselines(env, tuned).items():
+    for name, baseline in baselines(env, tuned, searched).items():
         played[name] = play(baseline, env, FIRST_SEED)
         print(f"{name:<24} accuracy {played[name].test_accuracy.mean():.3f}", flush=True)
     return played
@@ -80,14 +82,16 @@ def gain(played: Played, measure: str, name: str) -> Floats:
 
 
 def summary(played: Played) -> Table:
-    """Everyone's means, its gains over never growing, the oracle's lead over it and its share of the oracle's gain."""
+    """Everyone's means, its gains over never growing, each reference's lead over it and its share of that's gain."""
     table: Table = {}
+    references = [name for name in REFERENCES if name in played]
     for name, episodes in played.items():
         row = {measure: mean(getattr(episodes, measure)) for measure in MEASURES}
         for measure in GAINS:
             row[f"{measure}_gain"] = gap(played, measure, name, "never")
-            row[f"{measure}_oracle_lead"] = gap(played, measure, "oracle", name)
-            row[f"{measure}_share"] = ratio(gain(played, measure, name), gain(played, measure, "oracle"))
+            for best in references:
+                row[f"{measure}_{best}_lead"] = gap(played, measure, best, name)
+                row[f"{measure}_{best}_share"] = ratio(gain(played, measure, name), gain(played, measure, best))
         table[name] = row
     return table
 
@@ -102,18 +106,19 @@ def beats(played: Played, better: str, worse: str, measure: str, statement: str)
 
 def criteria(played: Played, config: EsperConfig) -> list[Criterion]:
     accuracy, value = "test_accuracy", "discounted_return"
-    lead = gap(played, accuracy, "oracle", "never")
+    best = next(name for name in REFERENCES if name in played)
+    lead = gap(played, accuracy, best, "never")
     open_loop = [name for name in OPEN_LOOP if name in played]
     unseeing = max(open_loop, key=lambda name: float(played[name].discounted_return.mean()))
-    gains = f"(a) oracle gains {LEAST_GAIN:.0%} accuracy over never growing"
+    gains = f"(a) {best} gains {LEAST_GAIN:.0%} accuracy over never growing"
     pairs = [
-        ("oracle", "fixed_schedule", value, "(b) oracle above fixed schedule, return"),
-        ("oracle", "grow_everything", value, "(b) oracle above grow-everything, return"),
+        (best, "fixed_schedule", value, f"(b) {best} above fixed schedule, return"),
+        (best, "grow_everything", value, f"(b) {best} above grow-everything, return"),
         ("oracle", "fixed_schedule_equal", accuracy, "(b) oracle above a fixed schedule of its size, accuracy"),
         ("oracle", "grow_everything_equal", accuracy, "(b) oracle above grow-everything of its size, accuracy"),
         ("plateau", "random", value, "(c) plateau above random legal play, return"),
         ("plateau", unseeing, value, f"(d) plateau above the best that does not look, {unseeing}, return"),
-        ("oracle", "greedy", value, "(e) oracle above greedy, return"),
+        (best, "greedy", value, f"(e) {best} above greedy, return"),
     ]
     return [
         Criterion(gains, lead.point >= LEAST_GAIN, str(lead)),
@@ -141,13 +146,17 @@ def measures_table(table: Table) -> list[str]:
     return lines
 
 
-def oracle_table(table: Table) -> list[str]:
-    titles = ("baseline", "oracle's lead, accuracy", "share of its gain", "oracle's lead, return", "share of its gain")
+def reference_table(table: Table, best: str) -> list[str]:
+    """What is left to the oracle or the planner, if that was played."""
+    if best not in table:
+        return []
+    leads = [(f"{best}'s lead, {measure}", "share of its gain") for measure in ("accuracy", "return")]
+    titles = ("baseline", *leads[0], *leads[1])
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, row in table.items():
-        cells = [row[f"{gained}_{what}"] for gained in GAINS for what in ("oracle_lead", "share")]
+        cells = [row[f"{gained}_{best}_{what}"] for gained in GAINS for what in ("lead", "share")]
         lines.append(f"| {' | '.join(map(str, [name, *cells]))} |")
-    return lines
+    return [*lines, ""]
 
 
 def size_of(task: Task) -> dict[str, int]:
@@ -171,8 +180,9 @@ def size_lines(result: dict[str, Any]) -> list[str]:
     tuned = "these" if result["tuned_for_these_settings"] else "OTHER"
     limit = result["equal_parameters"].get("limit")
     return [
-        f"{result['episodes']} test instances from seed {FIRST_SEED}, {config['horizon']} steps each. A host trains on",
-        f"{least} to {most} of {size['train']:,} samples, {size['minibatches']} batches of {size['batch']} per step.",
+        f"{result['episodes']} {config['instances']} instances from seed {FIRST_SEED}, {config['horizon']} steps each.",
+        f"A host trains on {least} to {most} of {size['train']:,} samples,",
+        f"{size['minibatches']} batches of {size['batch']} per step.",
         f"{size['val']:,} samples validate and {size['test']:,} test. Constants were tuned for {tuned} settings"
         + ("" if limit is None else f", with up to {limit:.1%} added in those named `_equal`")
         + f" (`{result['tuned_by']}`).",
@@ -190,8 +200,7 @@ def markdown(result: dict[str, Any], table: Table, checks: list[Criterion]) -> s
             __doc__.split("\n\n")[2],
             *measures_table(table),
             "",
-            *oracle_table(table),
-            "",
+            *(line for best in REFERENCES for line in reference_table(table, best)),
             *(f"- {check}" for check in checks),
             "",
             metric_line(result["metric"]),
@@ -227,12 +236,14 @@ def same_settings(tuned: dict[str, Any], played: dict[str, Any]) -> bool:
     return first == second
 
 
-def measure(env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    env_id: str, episodes: int, settings: dict[str, Any], tuned: dict[str, Any], searched: bool = False
+) -> dict[str, Any]:
     """Play all baselines; everything that the result holds, with the table and the criteria as objects."""
     env = make_test_env(env_id, episodes, **settings)
     esper: Any = env.unwrapped
     config: EsperConfig = esper.config
-    played = play_all(env, tuned)
+    played = play_all(env, tuned, searched)
     return {
         "environment": env_id,
         "episodes": episodes,
@@ -264,6 +275,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--env", required=True, help="the environment's id")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} episodes, no table and no picture")
     parser.add_argument("--episodes", type=int, help=f"held-out instances; {FULL} unless given")
+    parser.add_argument("--planner", action="store_true", help="with the planner, which takes as long as 100 others")
     parser.add_argument("--settings", type=json.loads, default={}, help="settings of the environment, as JSON")
     parser.add_argument("--tuned", type=Path, help="the baselines' constants; those of the package unless given")
     parser.add_argument("--json", type=Path, help="where to write the result")
@@ -275,7 +287,7 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     episodes = options.episodes or (QUICK if options.quick else FULL)
-    result = measure(options.env, episodes, options.settings, load_tuned(options.env, options.tuned))
+    result = measure(options.env, episodes, options.settings, load_tuned(options.env, options.tuned), options.planner)
     text = markdown(result, result["baselines"], result["criteria"])
     print("\n" + text)
     stem = RESULTS / f"growth_controls_{options.env}"

@@ -84,8 +84,17 @@ class Scheduled(Baseline):
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Look up the orders of this step."""
         rows = np.arange(len(observation))
-        orders = self.timetables[self.which(len(rows)), self.step(observation)]
+        orders = self.timetables[self.which(len(rows)), self.time(observation)]
         orders[:, 1] = self.places(len(rows))[rows, orders[:, 1]]
+        return self.obey(observation, actions, orders)
+
+    def time(self, observation: Floats) -> Ints:
+        """The step to look up, [n]; an episode that is over stays at its last."""
+        return np.minimum(self.step(observation), self.config.horizon - 1)
+
+    def obey(self, observation: Floats, actions: Actions, orders: Ints) -> Actions:
+        """Carry out the orders, [n, heads], that are legal."""
+        rows = np.arange(len(observation))
         may = np.stack([self.may(observation, op) for op in Op if op is not Op.WAIT])
         legal = (orders[:, 0] != Op.WAIT) & may[orders[:, 0] - 1, rows, orders[:, 1]]
         for number, head in enumerate(HEADS):

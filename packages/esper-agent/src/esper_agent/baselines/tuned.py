@@ -10,19 +10,21 @@ from typing import Any
 
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle
+from esper_agent.baselines.planner import Planner
 from esper_agent.baselines.schedules import FixedSchedule, Planting
 from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.evaluation.episodes import Env
 
 TUNED = Path(__file__).parent / "constants"
 UNTUNED: dict[str, type[Baseline]] = {"never": NeverGrow, "random": RandomLegal}
+SEARCHED: dict[str, type[Baseline]] = {"planner": Planner}  # plays each instance a hundred times before it acts
 TUNABLE: dict[str, type[Baseline]] = {
     "grow_everything": GrowEverything,
     "plateau": GrowOnPlateau,
     "greedy": GreedyScore,
     "try_and_prune": TryAndPrune,
 }
-BASELINES = (*UNTUNED, *TUNABLE, "fixed_schedule", "oracle")
+BASELINES = (*UNTUNED, *TUNABLE, "fixed_schedule", "oracle", *SEARCHED)
 
 
 def load_tuned(env_id: str, path: Path | None = None) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def make_baseline(name: str, env: Env, constants: dict[str, Any]) -> Baseline:
         return FixedSchedule(env, _plantings(constants["plantings"]))
     if name == "oracle":
         return Oracle(env, {kind: _plantings(schedule) for kind, schedule in constants["table"].items()})
-    return (UNTUNED | TUNABLE)[name](env, **constants)
+    return (UNTUNED | TUNABLE | SEARCHED)[name](env, **constants)
 
 
 def _plantings(schedule: list[dict[str, int]]) -> list[Planting]:
@@ -57,6 +59,6 @@ def _plantings(schedule: list[dict[str, int]]) -> list[Planting]:
 
 
 def make_baselines(env: Env, tuned: dict[str, Any]) -> dict[str, Baseline]:
-    """Those of BASELINES that were tuned or need no tuning, for an environment whose id `tuned` was loaded for."""
+    """Those of BASELINES that were tuned or need no tuning, but none that is searched, for the id of `tuned`."""
     constants = {name: {} for name in UNTUNED} | tuned["baselines"]
     return {name: make_baseline(name, env, constants[name]) for name in BASELINES if name in constants}
