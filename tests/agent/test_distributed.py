@@ -202,6 +202,26 @@ def test_a_killed_rank_is_one_clear_error_and_the_job_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
+@pytest.mark.ledger("Y4")
+def test_ranks_that_outlive_their_launcher_keep_their_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(tmp_path / "orphaned")
+    process = torchrun("train", ENV, "--run-dir", run.path, "--total-timesteps", 100_000 * ROLLOUT, *SETTINGS)
+    wait_for(lambda: len(run.metrics()) >= 1, seconds=PATIENCE)
+    orphans = [rank_process(process.pid, rank) for rank in range(RANKS)]
+    try:
+        process.kill()
+        process.wait()
+        assert resume(run.path) == 1
+        assert f"process {orphans[0]} writes to it" in capsys.readouterr().err
+    finally:
+        for orphan in orphans:
+            os.kill(orphan, signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)  # both ranks have let go of what the launcher gave them
+    with run.locked():
+        assert run.lock_file.read_text() == str(os.getpid())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "named"),
     [(["--n-envs", "3"], "a multiple of 2, the number of ranks"), ([], "is not an empty directory")],
