@@ -34,18 +34,14 @@ class Cohort:
 
     def take(self, rows: Rows) -> "Cohort":
         """A copy of the given rows, which must be members."""
-        index = self._positions(rows)
-        values, *state = (t.index_select(0, index) for t in self.tensors())
-        return Cohort(self.layout, np.sort(rows), values, tuple(state))
+        rows = np.sort(rows)
+        return self._copied(rows, rows)
 
     def branched(self, origin: Rows, rows: Rows) -> "Cohort":
         """Copies of the members among `origin`, which may repeat, as members in the places of `rows`."""
         there = np.isin(origin, self.rows)
         order = np.argsort(rows[there])
-        positions = np.searchsorted(self.rows, origin[there][order])
-        index = torch.from_numpy(positions).to(self.values.device)
-        values, *state = (t.index_select(0, index) for t in self.tensors())
-        return Cohort(self.layout, rows[there][order], values, tuple(state))
+        return self._copied(origin[there][order], rows[there][order])
 
     def without(self, rows: Rows) -> "Cohort":
         """The cohort less the given rows."""
@@ -66,6 +62,7 @@ class Cohort:
         values, *state = (t[low:high] for t in self.tensors())
         return Cohort(self.layout, self.rows[low:high] - start, values, tuple(state))
 
-    def _positions(self, rows: Rows) -> Tensor:
-        positions = np.searchsorted(self.rows, np.sort(rows))
-        return torch.from_numpy(positions).to(self.values.device)
+    def _copied(self, members: Rows, rows: Rows) -> "Cohort":
+        index = torch.from_numpy(np.searchsorted(self.rows, members)).to(self.values.device)
+        values, *state = (t.index_select(0, index) for t in self.tensors())
+        return Cohort(self.layout, rows, values, tuple(state))
