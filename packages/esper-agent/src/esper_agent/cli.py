@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, report, compare, upgrade."""
+"""The command line: train, evaluate, report, compare, record, upgrade."""
 
 import argparse
 import json
@@ -18,8 +18,9 @@ from esper_agent.comparison.command import add_compare, add_env_settings, plain_
 from esper_agent.comparison.measuring import measure, table
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
+from esper_agent.offline.commands import add_record
 from esper_agent.report import write_report
-from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.profiling import describe_profile
 from esper_agent.runs.stopping import Interrupted
 from esper_agent.runs.training import load_agent, resume_run, start_run, using_threads
@@ -79,7 +80,7 @@ def _say_finished(run: RunDirectory, *, profile: bool) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Print how a trained agent does on instances that no training saw, beside never growing and the oracle."""
-    run, checkpoint = _find_checkpoint(options.path, trusted=options.trust)
+    run, checkpoint = find_checkpoint(options.path, trusted=options.trust)
     config = run.read_config()
     config = replace(config, env=config.env | dict(options.env))
     model = load_agent(config, checkpoint, options.device)
@@ -117,11 +118,15 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="{train,evaluate,report,compare,upgrade}")
+    names = "{train,evaluate,report,compare,record,upgrade}"
+    commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
     _add_report(commands.add_parser("report", help="write a page of charts about a run"))
     add_compare(commands.add_parser("compare", help="train agents side by side and report who is ahead"))
+    command = commands.add_parser("record", help="write episodes that baselines or agents play as a Minari dataset")
+    add_record(command)
+    _add_trust(command)
     command = commands.add_parser("upgrade", help="bring a checkpoint to the current version, in place")
     command.add_argument("file", type=Path, metavar="FILE", help="the checkpoint")
     command.set_defaults(command=upgrade)
@@ -198,15 +203,6 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the first of them (10000)")
     _add_trust(parser)
     parser.set_defaults(command=report)
-
-
-def _find_checkpoint(path: Path, *, trusted: bool) -> tuple[RunDirectory, Path]:
-    """The run that a path belongs to, and the checkpoint that it means."""
-    if path.is_file():
-        return RunDirectory(path.resolve().parent.parent, trusted=trusted), path
-    run = RunDirectory(path, trusted=trusted)
-    run.read_config()
-    return run, run.latest_checkpoint()
 
 
 def _agent_setting(text: str) -> tuple[str, Any]:

@@ -193,3 +193,12 @@ class RunDirectory:
         """A sentence about lines of the metrics that cannot be read; None if there are none."""
         count = read_metrics(self.metrics_file)[1]
         return f"{self.metrics_file}: lines that cannot be read and are left out: {count}" if count else None
+
+
+def find_checkpoint(path: Path, *, trusted: bool) -> tuple[RunDirectory, Path]:
+    """The run that a path belongs to, and the checkpoint that it means: a file, or the newest of a run directory."""
+    if path.is_file():
+        return RunDirectory(path.resolve().parent.parent, trusted=trusted), path
+    run = RunDirectory(path, trusted=trusted)
+    run.read_config()
+    return run, run.latest_checkpoint()

@@ -1,0 +1,1 @@
+"""Learning from recorded growth: datasets in Minari's form, imitation, implicit Q-learning."""
