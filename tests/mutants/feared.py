@@ -8,8 +8,8 @@ MUTANTS = (
         FEARED,
         "a head that the operation does not use keeps its choices",
         f"{ENV}/mdp/masks.py",
-        'active = used & (legal | (head == "op"))',
-        "active = used | legal",
+        "active = (used & legal).unsqueeze(2)",
+        "active = (used | legal).unsqueeze(2)",
         "tests/env/test_env_legality.py::test_masks_are_well_formed_and_marginals_are_the_projection_of_the_tables",
     ),
     Mutant(

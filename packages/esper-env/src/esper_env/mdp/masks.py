@@ -1,5 +1,7 @@
 """Legality as tables: exact masks per operation, and the marginal masks that follow from them."""
 
+from functools import cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,30 +22,27 @@ def masks_by_op(allowed: Gates, sizes: dict[str, int]) -> Masks:
     slots = allowed.by_op()
     legal = slots.any(dim=2)
     legal[:, Op.WAIT] = True
-    tables = {}
-    for head in HEADS:
-        free = _values(head, slots, legal, sizes[head])
-        used = torch.tensor([head == "op" or head in RELEVANT_HEADS[op] for op in Op], device=legal.device)
-        active = used & (legal | (head == "op"))
-        tables[head] = torch.where(active[..., None], free, _canonical(sizes[head], legal.device)).to(torch.int8)
-    return tables
+    tables = {"op": legal[:, None, :].expand(-1, len(Op), -1).contiguous()}
+    for head in HEADS[1:]:
+        used, canonical = _constants(head, sizes[head], legal.device)
+        active = (used & legal).unsqueeze(2)
+        tables[head] = torch.where(active, slots, canonical) if head == "slot" else active | canonical
+    return {head: table.view(torch.int8) for head, table in tables.items()}
 
 
-def _values(head: str, slots: Tensor, legal: Tensor, size: int) -> Tensor:
-    if head == "op":
-        return legal[:, None, :].expand(-1, len(Op), -1)
-    return slots if head == "slot" else torch.ones(*legal.shape, size, dtype=torch.bool, device=legal.device)
-
-
-def _canonical(size: int, device: torch.device) -> Tensor:
-    return torch.arange(size, device=device) == 0
+@cache
+def _constants(head: str, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which operations use a head, [ops], and which of its values is the canonical one, [size]."""
+    used = torch.tensor([head in RELEVANT_HEADS[op] for op in Op], device=device)
+    return used, torch.arange(size, device=device) == 0
 
 
 def marginal_masks(by_op: Masks) -> Masks:
     """Per head the values that some legal operation allows, int8 [n, size]."""
-    legal = by_op["op"][:, 0]
-    marginals = {head: (table * legal[..., None]).amax(dim=1) for head, table in by_op.items() if head != "op"}
-    return {head: legal.clone() if head == "op" else marginals[head] for head in HEADS}
+    legal, rest = by_op["op"][:, 0], HEADS[1:]
+    allowed = (torch.cat([by_op[head] for head in rest], dim=2) & legal.unsqueeze(2)).amax(dim=1)
+    parts = allowed.split([by_op[head].shape[2] for head in rest], dim=1)
+    return {"op": legal.clone(), **dict(zip(rest, parts, strict=True))}
 
 
 def sample_mask(marginal: dict[str, NDArray[np.int8]]) -> dict[str, tuple[NDArray[np.int8], ...]]:

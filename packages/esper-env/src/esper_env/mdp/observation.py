@@ -191,9 +191,9 @@ class Schema:
     def encode(self, view: View) -> Tensor:
         """The observation of every row, float32 [n, size]."""
         n = len(view.state.step)
-        parts = [field.encode(view).to(torch.float32).view(n, -1) for field in global_fields()]
-        slots = [field.encode(view).to(torch.float32).view(n, self.slots, -1) for field in slot_fields(self.blueprints)]
-        return torch.cat([*parts, torch.cat(slots, dim=2).view(n, -1)], dim=1)
+        parts = [field.encode(view).view(n, -1) for field in global_fields()]
+        slots = [field.encode(view).view(n, self.slots, -1) for field in slot_fields(self.blueprints)]
+        return torch.cat([*parts, torch.cat(slots, dim=2).view(n, -1)], dim=1).to(torch.float32)
 
     def describe(self, vector: ArrayLike) -> str:
         """One observation as a readable table."""

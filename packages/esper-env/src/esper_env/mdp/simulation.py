@@ -167,7 +167,7 @@ class Simulation:
     @torch.inference_mode(False)
     def step(self, actions: Tensor) -> Outcome:
         """Apply the operations, train, tick, validate, govern, and reward; `actions` is int64 [n, heads]."""
-        before = self.state.clone()
+        before = self.state.shared()  # a step replaces tensors and writes to none
         requested = canonical(actions)
         legal = is_legal(requested, self.gates)
         executed = requested * legal[:, None]
@@ -237,6 +237,7 @@ class Simulation:
         failed = collapsed(self.state, self.population, self.config, self.data.baseline_loss)
         rows = failed.cpu().numpy()
         if rows.any():
+            self.state = self.state.clone()  # restoring writes, and the step's beginning shares tensors with it
             self.snapshot.restore(self.population, self.state, np.flatnonzero(rows))
             self._set_alpha()
             self.state.rollbacks = self.state.rollbacks + failed

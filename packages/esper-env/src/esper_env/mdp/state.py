@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class State:
 
     def in_stage(self, stages: tuple[Stage, ...]) -> Tensor:
         """Which slots are in one of the stages, [n, slots]."""
-        return torch.stack([self.stage == one for one in stages]).any(dim=0)
+        return _belongs(stages, self.stage.device)[self.stage]
 
     @property
     def alpha(self) -> Tensor:
@@ -87,7 +88,11 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
+
+    def shared(self) -> "State":
+        """Another state of the same tensors, for as long as none of them is written to."""
+        return State(**vars(self))
 
     def copy_rows(self, source: "State", index: Tensor, origin: Tensor | None = None) -> None:
         """Overwrite some rows with those of `source`, in place: the same rows there unless `origin` says which."""
@@ -97,12 +102,17 @@ class State:
 
     def copy_from(self, source: "State") -> None:
         """Overwrite every row, in place."""
-        for name, target in self.tensors().items():
-            target.copy_(getattr(source, name))
+        torch._foreach_copy_(list(vars(self).values()), list(vars(source).values()))
 
     def clone(self) -> "State":
         """An independent copy."""
         return State(**{name: tensor.clone() for name, tensor in self.tensors().items()})
+
+
+@cache
+def _belongs(stages: tuple[Stage, ...], device: torch.device) -> Tensor:
+    """Of every stage, whether it is one of these."""
+    return torch.tensor([stage in stages for stage in Stage], device=device)
 
 
 _PER_SLOT = {
