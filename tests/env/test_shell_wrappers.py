@@ -221,3 +221,64 @@ def test_unmasked_baselines_run(algorithm: Any, policy: str) -> None:
     env = DummyVecEnv([lambda: MultiDiscreteActions(EsperEnv(**SETTINGS))])
     model = algorithm(policy, env, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu")
     assert model.learn(64).num_timesteps == 64
+
+
+MASK_FORMS: dict[str, dict[str, Any]] = {
+    "rllib": {"keys": ("observations", "action_mask"), "dtype": "float32"},
+    "tianshou": {"keys": ("obs", "mask"), "dtype": "bool"},
+    "by op": {"by_op": True},
+}
+
+
+@pytest.mark.parametrize("form", MASK_FORMS)
+def test_keys_and_type_of_the_mask_are_the_readers(form: str) -> None:
+    env = MaskInObservation(EsperEnv(**SETTINGS), **MASK_FORMS[form])
+    check_env(env, skip_render_check=True)
+    observation, info = env.reset(seed=0)
+    keys = MASK_FORMS[form].get("keys", ("observation", "action_mask"))
+    assert set(observation) == set(keys)
+    mask = observation[keys[1]]
+    assert mask.dtype == MASK_FORMS[form].get("dtype", "int8")
+    source = info["action_mask_by_op" if form == "by op" else "action_mask"]
+    assert np.array_equal(mask, np.concatenate([source[head] for head in HEADS], axis=-1))
+
+
+@pytest.mark.parametrize("form", MASK_FORMS)
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_vector_masks_take_the_same_forms(form: str, output: str) -> None:
+    vector = EsperVectorEnv(2, autoreset_mode="same_step", output=output, **SETTINGS | {"horizon": 1})
+    env, single = (
+        VectorMaskInObservation(vector, **MASK_FORMS[form]),
+        MaskInObservation(EsperEnv(**SETTINGS), **MASK_FORMS[form]),
+    )
+    batched = env.reset(seed=3)[0]
+    row, _ = single.reset(seed=3)
+    for key, value in row.items():
+        assert np.array_equal(np.asarray(batched[key][0]), value)
+    _, *_, infos = env.step(dict.fromkeys(HEADS, np.zeros(2, dtype=np.int64)))
+    final = infos["final_obs"]
+    first = {key: np.asarray(value[0]) for key, value in final.items()} if output == "torch" else final[0]
+    assert env.single_observation_space.contains(first)
+
+
+def test_a_wrapper_with_other_keys_is_made_again_from_its_spec() -> None:
+    env = MaskInObservation(gymnasium.make("Esper-v0"), keys=["obs", "mask"], dtype="bool")
+    again = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert again.observation_space == env.observation_space
+
+
+def test_the_form_of_a_mask_is_checked() -> None:
+    env = EsperEnv(**SETTINGS)
+    with pytest.raises(ValueError, match="allowed: two names"):
+        MaskInObservation(env, keys=("obs",))
+    with pytest.raises(ValueError, match="allowed: int8, bool, float32"):
+        MaskInObservation(env, dtype="int64")
+    with pytest.raises(ValueError, match="allowed: with Dict actions only"):
+        MaskInObservation(DiscreteActions(env), by_op=True)
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+@pytest.mark.parametrize("wrapper", [*VECTOR, VectorMaskInObservation])
+def test_vector_wrappers_answer_for_the_autoreset_mode(mode: str, wrapper: Any) -> None:
+    env = wrapper(EsperVectorEnv(2, autoreset_mode=mode, **SETTINGS))
+    assert env.autoreset_mode is AutoresetMode[mode.upper()]

@@ -5,6 +5,7 @@ and answer `action_masks()` as sb3-contrib's MaskablePPO asks. All work in every
 with tensors.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -13,15 +14,22 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esper_env.config import check_choice
 from esper_env.mdp.actions import HEADS, RELEVANT_HEADS, Op
 
 Flags = Any  # an array or tensor of flags: [size] of a single environment, [n, size] of a vector
 Infos = dict[str, Any]
+MASK_KEYS = ("observation", "action_mask")
+MASK_DTYPES: dict[str, tuple[type[np.generic], torch.dtype]] = {
+    "int8": (np.int8, torch.int8),
+    "bool": (np.bool_, torch.bool),
+    "float32": (np.float32, torch.float32),
+}
 
 
 # What an action space of another form means
@@ -94,7 +102,16 @@ def marginal_flags(infos: Infos) -> Flags:
     mask = infos["action_mask"]
     if not isinstance(mask, dict):
         return mask != 0
-    parts = [mask[head] for head in HEADS]
+    return _side_by_side(mask)
+
+
+def flags_by_op(infos: Infos) -> Flags:
+    """The exact masks, [..., operations, flags of all heads side by side in the order of `HEADS`]."""
+    return _side_by_side(infos["action_mask_by_op"])
+
+
+def _side_by_side(masks: dict[str, Any]) -> Flags:
+    parts = [masks[head] for head in HEADS]
     return (torch.cat(parts, dim=-1) if isinstance(parts[0], Tensor) else np.concatenate(parts, axis=-1)) != 0
 
 
@@ -160,9 +177,19 @@ class _ActionWrapper(_Converting, gymnasium.Wrapper[Any, Any, Any, Any], RecordC
         self.action_space = self._convert(env.action_space)
 
 
-class _VectorActionWrapper(_Converting, VectorWrapper):  # generic only since gymnasium 1.4
+class _VectorWrapper(VectorWrapper):  # generic only since gymnasium 1.4
+    """A vector wrapper that answers for the autoreset mode, where TorchRL looks for it."""
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """How rows that ended are reset."""
+        mode: AutoresetMode = self.metadata["autoreset_mode"]
+        return mode
+
+
+class _VectorActionWrapper(_Converting, _VectorWrapper):
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        VectorWrapper.__init__(self, env)
+        _VectorWrapper.__init__(self, env)
         self.single_action_space = self._convert(env.single_action_space)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
@@ -194,6 +221,56 @@ class VectorDiscreteActions(_VectorActionWrapper):
 # Masks in the observation
 
 
+class _MaskedObservation:
+    """What an observation with its mask looks like: a Dict with two keys.
+
+    Args:
+        action: The action space beneath.
+        keys: Names of the observation and of the mask in the Dict.
+        dtype: Of the mask.
+        by_op: The exact table [operations, flags of all heads side by side] instead of the marginal flags.
+    """
+
+    def __init__(self, action: spaces.Space[Any], keys: Sequence[str], dtype: str, by_op: bool) -> None:
+        if len(keys) != 2 or keys[0] == keys[1]:
+            raise ValueError(f"keys is {keys!r}; allowed: two names, of the observation and of the mask")
+        check_choice("dtype", dtype, MASK_DTYPES)
+        if by_op and not isinstance(action, spaces.Dict):
+            raise ValueError(
+                f"by_op is True; allowed: with Dict actions only, whose heads the table is about; got {action}"
+            )
+        self.observation_key, self.mask_key = keys
+        self.dtype, self.by_op = dtype, by_op
+        self.shape = (len(Op), _flag_count(action)) if by_op else (_flag_count(action),)
+
+    def space(self, observation: spaces.Space[Any]) -> spaces.Dict:
+        """The space of a single environment's observations."""
+        flags: spaces.Space[Any] = spaces.MultiBinary(self.shape)
+        if self.dtype != "int8":
+            flags = spaces.Box(0, 1, self.shape, MASK_DTYPES[self.dtype][0])
+        return spaces.Dict({self.observation_key: observation, self.mask_key: flags})
+
+    def join(self, observation: Any, mask: Any) -> dict[str, Any]:
+        """An observation, or a batch, with its mask."""
+        return {self.observation_key: observation, self.mask_key: mask}
+
+    def mask(self, infos: Infos) -> Any:
+        """The mask of infos."""
+        flags = flags_by_op(infos) if self.by_op else marginal_flags(infos)
+        array_type, tensor_type = MASK_DTYPES[self.dtype]
+        return flags.to(tensor_type) if isinstance(flags, Tensor) else flags.astype(array_type)
+
+    def final(self, final: Any, infos: Infos) -> Any:
+        """Final observations with the masks that they came with: one Dict per ended row, or a Dict of tensors."""
+        mask = self.mask(infos)
+        if isinstance(final, Tensor):
+            return self.join(final, mask)
+        rows = np.full(len(final), None, dtype=object)
+        for row in (number for number, observation in enumerate(final) if observation is not None):
+            rows[row] = self.join(final[row], mask[row].copy())
+        return rows
+
+
 def _flag_count(space: spaces.Space[Any]) -> int:
     """How many flags the masks of an action space have."""
     if isinstance(space, spaces.Discrete):
@@ -204,61 +281,63 @@ def _flag_count(space: spaces.Space[Any]) -> int:
     return sum(_size(heads, head) for head in HEADS)
 
 
-def _masked_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> spaces.Dict:
-    flags = spaces.MultiBinary(_flag_count(action))
-    return spaces.Dict({"observation": observation, "action_mask": flags})
-
-
-def _masked(observation: Any, infos: Infos) -> dict[str, Any]:
-    return {"observation": observation, "action_mask": _int8(marginal_flags(infos))}
-
-
 class _Masking:
     """What the mask wrappers of single and of vector environments share."""
 
     env: Any
+    form: _MaskedObservation
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Reset, with the mask in the observation."""
         observation, infos = self.env.reset(seed=seed, options=options)
-        return _masked(observation, infos), infos
+        return self.form.join(observation, self.form.mask(infos)), infos
 
     def step(self, action: Any) -> Any:
         """Step, with the mask in the observation."""
         observation, *results, infos = self.env.step(action)
         if "final_obs" in infos:
-            infos = infos | {"final_obs": _masked_final(infos["final_obs"], infos["final_info"])}
-        return _masked(observation, infos), *results, infos
+            infos = infos | {"final_obs": self.form.final(infos["final_obs"], infos["final_info"])}
+        return self.form.join(observation, self.form.mask(infos)), *results, infos
 
 
 class MaskInObservation(_Masking, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """A single environment whose observation is a Dict of `observation` and `action_mask`.
+    """A single environment whose observation is a Dict of the observation and its mask.
 
     The mask holds the flags of the action space beneath: of all heads side by side (Dict, `MultiDiscreteActions`), or
     of all joint actions (`DiscreteActions`).
+
+    Args:
+        env: The environment.
+        keys: Names of the observation and of the mask in the Dict: RLlib reads ("observations", "action_mask"),
+            Tianshou ("obs", "mask"), PettingZoo's agents the default.
+        dtype: Of the mask: "int8", "bool" or "float32".
+        by_op: With Dict actions: the exact table, [operations, flags of all heads side by side].
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        RecordConstructorArgs.__init__(self)
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        keys: Sequence[str] = MASK_KEYS,
+        dtype: str = "int8",
+        by_op: bool = False,
+    ) -> None:
+        RecordConstructorArgs.__init__(self, keys=keys, dtype=dtype, by_op=by_op)
         gymnasium.Wrapper.__init__(self, env)
-        self.observation_space = _masked_space(env.observation_space, env.action_space)
+        self.form = _MaskedObservation(env.action_space, keys, dtype, by_op)
+        self.observation_space = self.form.space(env.observation_space)
 
 
-class VectorMaskInObservation(_Masking, VectorWrapper):  # generic only since gymnasium 1.4
-    """A vector environment whose observations are a Dict of `observation` and `action_mask`, final ones too."""
+class VectorMaskInObservation(_Masking, _VectorWrapper):
+    """A vector environment whose observations are such Dicts, final ones too; arguments as for `MaskInObservation`."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        VectorWrapper.__init__(self, env)
-        self.single_observation_space = _masked_space(env.single_observation_space, env.single_action_space)
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        keys: Sequence[str] = MASK_KEYS,
+        dtype: str = "int8",
+        by_op: bool = False,
+    ) -> None:
+        _VectorWrapper.__init__(self, env)
+        self.form = _MaskedObservation(env.single_action_space, keys, dtype, by_op)
+        self.single_observation_space = self.form.space(env.single_observation_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-
-def _masked_final(final: Any, infos: Infos) -> Any:
-    """Final observations with the masks that they came with: one Dict per ended row, or a Dict of tensors."""
-    if isinstance(final, Tensor):
-        return _masked(final, infos)
-    flags = _int8(marginal_flags(infos))
-    rows = np.full(len(final), None, dtype=object)
-    for row in (number for number, observation in enumerate(final) if observation is not None):
-        rows[row] = {"observation": final[row], "action_mask": flags[row].copy()}
-    return rows

@@ -86,7 +86,7 @@ class Simulation:
             metric=self.task.metric,
         )
         self.population = Population.unborn(engine, n)
-        self.data = self._resident(self.task.load())
+        self.data = self._resident(self.task.fitting_data())
         slots = len(self.task.host.slots)
         self.schema = Schema(slots, len(blueprints))
         self.head_sizes = head_sizes(slots, len(blueprints))

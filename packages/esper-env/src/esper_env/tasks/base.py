@@ -6,10 +6,12 @@ from functools import cache, wraps
 from math import log
 from typing import ParamSpec
 
+import torch
 from torch import Tensor
 
 from esper_env.fused.layers import Metric, accuracy
 from esper_env.fused.optimizers import Optimizer
+from esper_env.fused.vmapped import undrawn
 from esper_env.hosts.base import Host
 from esper_env.registry import Registry
 from esper_env.tasks.augmentation import Augmentation
@@ -21,6 +23,17 @@ class Split:
 
     inputs: Tensor
     labels: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "labels"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor):
+                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                raise ValueError(f"{name} is a {kind}; allowed: a tensor (task_from_arrays takes NumPy arrays)")
+        if self.labels.dtype is not torch.int64:
+            raise ValueError(f"labels has dtype {self.labels.dtype}; allowed: torch.int64")
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(f"labels has {len(self.labels)} entries; allowed: one per sample, {len(self.inputs)}")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -78,6 +91,26 @@ class Task:
     max_grad_norm: float | None = None  # of each host and of each seed; None for no limit
     augmentation: Augmentation | None = None  # of training images
     metric: Metric = accuracy  # what growth is to raise: reward, observation and report read it
+
+    def fitting_data(self) -> Data:
+        """The data, once it is sure that the host can learn it."""
+        data = self.load()
+        check_fits(data, self.host)
+        return data
+
+
+def check_fits(data: Data, host: Host) -> None:
+    """One clear error unless a host takes the samples and tells as many classes apart as the data has."""
+    sample = data.train.inputs[:1].cpu()
+    network = undrawn(host.template)
+    try:
+        with torch.no_grad():
+            logits = network(sample)
+    except (RuntimeError, IndexError):
+        expected, found = tuple(host.sample().shape[1:]), tuple(sample.shape[1:])
+        raise ValueError(f"inputs has samples of shape {found}; allowed: what the host takes, {expected}") from None
+    if logits.shape[-1] != data.classes:
+        raise ValueError(f"labels has {data.classes} classes; allowed: what the host tells apart, {logits.shape[-1]}")
 
 
 TASKS: Registry[Task] = Registry("task")
