@@ -283,7 +283,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     def step(self, action: dict[str, Any]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Apply the operation, train one epoch, validate, and reward."""
-        if self.row.simulation.state.ended.any():
+        if self.row.simulation.ended.any():
             raise RuntimeError("the episode is over; call reset() before step()")
         observation, reward, terminated, _, infos = self.row.step(action)
         return observation[0], float(reward[0]), bool(terminated[0]), False, _first(infos)

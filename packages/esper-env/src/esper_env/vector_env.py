@@ -25,7 +25,7 @@ from esper_env.mdp.state import OCCUPIED, State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
-from esper_env.population.population import TILE_BYTES, Census
+from esper_env.population.population import Census
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
@@ -166,8 +166,8 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         """Step every row; rows that ended before are reset in NEXT_STEP mode and refused in DISABLED mode."""
         if not self._begun.all():
             raise RuntimeError("call reset() before step()")
-        stacked = stack_actions(actions, self.simulation.head_sizes, self.num_envs, self.simulation.config.device)
-        ended = self.simulation.state.ended.cpu().numpy().copy()  # the step may write to the state's own
+        stacked = stack_actions(actions, self.num_envs, self.simulation.config.device)
+        ended = self.simulation.ended.copy()  # the step may write to it
         if ended.any() and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
             rows = np.flatnonzero(ended).tolist()
             raise RuntimeError(f'the episodes of rows {rows} are over; reset them with options={{"reset_mask": ...}}')
@@ -257,7 +257,8 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
     def _activation_bytes(self) -> int:
         """What a minibatch of the rows that are computed at once makes."""
         numbers = self.num_envs * self.task.batch_size * self.task.host.activation_size
-        return min(numbers * self.simulation.population.lr.element_size(), TILE_BYTES)
+        population = self.simulation.population
+        return min(numbers * population.lr.element_size(), population.engine.tile_bytes)
 
     def _record(self, actions: Tensor | None) -> None:
         if self._recorder is not None:
@@ -280,7 +281,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
         return Outcome.blank(number, self.simulation.reward.terms, self.simulation.detectors)
 
     def _reset_ended(self, outcome: Outcome, final: Tensor, infos: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        ended = outcome.terminated.cpu().numpy()
+        ended = self.simulation.ended.copy()
         if not ended.any():
             return final, infos
         self.simulation.reset(np.flatnonzero(ended))

@@ -36,7 +36,11 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: i
     """A same-size convolution per model: [batch, h, w, n, i] with weights [n, o, i / groups, k, k]."""
     n, kernel = weight.shape[0], weight.shape[-1]
     flat_bias = None if bias is None else bias.flatten()
-    out = F.conv2d(_as_grouped(x), weight.flatten(0, 1), flat_bias, padding=kernel // 2, groups=n * groups)
+    if x.stride(3) == 0 and groups == 1:  # all models read the same images, so one group serves them
+        x, n_groups = x[:, :, :, :1], 1
+    else:
+        n_groups = n * groups
+    out = F.conv2d(_as_grouped(x), weight.flatten(0, 1), flat_bias, padding=kernel // 2, groups=n_groups)
     return _from_grouped(out.contiguous(memory_format=torch.channels_last), n)
 
 

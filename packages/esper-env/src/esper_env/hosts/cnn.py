@@ -84,9 +84,11 @@ class CNNHost(Host):
         """One image."""
         return torch.zeros(1, *self.image)
 
-    def enter(self, params: Params, inputs: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
+    def enter(self, params: Params, inputs: Tensor) -> Tensor:
         """[n, batch, c, h, w] to [batch, h, w, n, c], squares of pixels as channels."""
         _, height, width = self.entered
+        if inputs.stride(0) == 0 and len(inputs) > 1:  # the same images for all
+            return self.enter(params, inputs[:1]).expand(-1, -1, -1, len(inputs), -1)
         squares = inputs.reshape(*inputs.shape[:3], height, self.patch, width, self.patch)
         return squares.permute(1, 3, 5, 0, 2, 4, 6).flatten(4).contiguous()
 

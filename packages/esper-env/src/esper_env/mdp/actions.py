@@ -56,22 +56,36 @@ def canonical(actions: Tensor) -> Tensor:
     return actions * relevance(str(actions.device))[actions[:, 0]]
 
 
-def stack_actions(action: Any, sizes: dict[str, int], n: int, device: str) -> Tensor:
-    """A dict of n values per head as a checked int64 tensor [n, heads]."""
+def inside(actions: Tensor, sizes: dict[str, int]) -> Tensor:
+    """Which actions [n, heads] are of the space, [n]."""
+    high = torch.tensor([sizes[head] for head in HEADS], device=actions.device)
+    return ((actions >= 0) & (actions < high)).all(dim=1)
+
+
+def refuse(actions: Tensor, sizes: dict[str, int]) -> None:
+    """Say which head is outside of its space, once it is known that one is.
+
+    Raises:
+        ValueError: always.
+    """
+    for values, head in zip(actions.T.tolist(), HEADS, strict=True):
+        if not all(0 <= value < sizes[head] for value in values):
+            raise ValueError(f"action[{head!r}] is {values}; allowed: 0 to {sizes[head] - 1}")
+
+
+def stack_actions(action: Any, n: int, device: str) -> Tensor:
+    """A dict of n integers per head as an int64 tensor [n, heads]; whether they are of the space is not asked."""
     if not isinstance(action, dict) or set(action) != set(HEADS):
         got = f"the keys {list(action)}" if isinstance(action, dict) else type(action).__name__
         raise TypeError(f"an action is a dict with the keys {', '.join(HEADS)}; got {got}")
-    return torch.stack([_head(action[head], head, sizes[head], n, device) for head in HEADS], dim=1)
+    return torch.stack([_head(action[head], head, n, device) for head in HEADS], dim=1)
 
 
-def _head(values: Any, head: str, size: int, n: int, device: str) -> Tensor:
+def _head(values: Any, head: str, n: int, device: str) -> Tensor:
     array = values if isinstance(values, Tensor) else np.asarray(values)
     if not _is_integer(array) or (array.shape != (n,) and (n, array.shape) != (1, ())):
         raise TypeError(f"action[{head!r}] must hold {n} integer(s); got {values!r}")
-    numbers = torch.as_tensor(array).to(device=device, dtype=torch.int64).reshape(n)
-    if bool(((numbers < 0) | (numbers >= size)).any()):
-        raise ValueError(f"action[{head!r}] is {values!r}; allowed: 0 to {size - 1}")
-    return numbers
+    return torch.as_tensor(array).to(device=device, dtype=torch.int64).reshape(n)
 
 
 def _is_integer(array: Tensor | NDArray[np.generic]) -> bool:

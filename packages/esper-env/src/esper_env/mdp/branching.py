@@ -52,6 +52,7 @@ def branch(simulation: Simulation, source: Simulation, origin: Rows, rows: Rows)
         getattr(simulation.instance, name)[rows if on_host else index] = values[origin if on_host else there]
     simulation.base_key[index], simulation.episode[index] = source.base_key[there], source.episode[there]
     simulation.state.copy_rows(source.state, index, there)
+    simulation.ended[rows] = source.ended[origin]
     _branch_snapshot(simulation.snapshot, source.snapshot, (index, rows), (there, origin))
     simulation.gates = gates(simulation.state, simulation.config)
 

@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -48,6 +47,11 @@ class Field:
     encode: Callable[[View], Tensor]  # [n] or [n, size]; for a slot field [n, slots] or [n, slots, size]
 
 
+def _one_hot(index: Tensor, size: int) -> Tensor:
+    """Whether each number is 0, 1, ..., [..., size]; torch's own reads its argument's extremes on the host."""
+    return index.unsqueeze(-1) == torch.arange(size, device=index.device)
+
+
 def _loss(view: View, value: Tensor) -> Tensor:
     return relative_loss(value, view.baseline_loss)
 
@@ -81,11 +85,11 @@ def _occupied(view: View) -> Tensor:
 
 
 def _blueprint(view: View, blueprints: int) -> Tensor:
-    return view.blueprint.unsqueeze(2) == torch.arange(blueprints, device=view.blueprint.device)
+    return _one_hot(view.blueprint, blueprints)
 
 
 def _blend(view: View) -> Tensor:
-    return F.one_hot(view.blend, len(Blend)) * _occupied(view).unsqueeze(2)
+    return _one_hot(view.blend, len(Blend)) * _occupied(view).unsqueeze(2)
 
 
 def _position(view: View) -> Tensor:
@@ -125,7 +129,7 @@ def global_fields() -> tuple[Field, ...]:
         ),
         _share("rollbacks", "rollbacks / those allowed", lambda v: v.state.rollbacks / (v.config.max_rollbacks + 1)),
         _share(
-            "last_op", "the operation of the last step, one-hot", lambda v: F.one_hot(v.state.last_op, len(Op)), len(Op)
+            "last_op", "the operation of the last step, one-hot", lambda v: _one_hot(v.state.last_op, len(Op)), len(Op)
         ),
         _share("last_executed", "it was legal and executed", lambda v: v.state.last_executed),
     )
@@ -135,7 +139,7 @@ def global_fields() -> tuple[Field, ...]:
 def slot_fields(blueprints: int) -> tuple[Field, ...]:
     """The fields that each slot has."""
     return (
-        _share("stage", "the stage, one-hot", lambda v: F.one_hot(v.state.stage, len(Stage)), len(Stage)),
+        _share("stage", "the stage, one-hot", lambda v: _one_hot(v.state.stage, len(Stage)), len(Stage)),
         _share("alpha", "share of the seed that acts", lambda v: v.state.alpha),
         _signed("contribution", "metric with the seed minus without it", lambda v: v.state.contribution),
         _share("contribution_known", "a seed is there and was measured", _occupied),

@@ -71,6 +71,7 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
     _load_instance(simulation)
     _load_population(simulation, saved)
     simulation.state.copy_from(State(**saved["state"]))
+    simulation.ended = saved["state"]["ended"].cpu().numpy().copy()
     snapshot = simulation.snapshot
     snapshot.state.copy_from(State(**saved["snapshot"]["state"]))
     _copy_census(snapshot.census, saved["snapshot"]["census"])

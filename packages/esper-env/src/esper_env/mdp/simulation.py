@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.blueprints import BLUEPRINTS
 from esper_env.config import EsperConfig
-from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes
+from esper_env.mdp.actions import HEADS, Op, canonical, head_sizes, inside, refuse
 from esper_env.mdp.control import Control
 from esper_env.mdp.detectors import detect, measurable
 from esper_env.mdp.governor import Snapshot, collapsed
@@ -62,6 +63,16 @@ class Outcome:
         return Outcome(**{name: void_all(value) for name, value in vars(self).items()})
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What the governor says of every row after a step, [n] each."""
+
+    failed: Tensor  # it collapsed, and was restored
+    finished: Tensor  # its budget of steps is used up
+    ended: Tensor  # its episode is over, for that or for too many collapses
+    sound_rows: Rows  # on the host, those that did not fail
+
+
 class Simulation:
     """N growing hosts as a decision process.
 
@@ -96,6 +107,7 @@ class Simulation:
         self.control = Control(engine, n, interval) if interval else None
         self.detectors = measurable(controlled=self.control is not None)
         self.state = State.blank(n, slots, config.device)
+        self.ended = np.zeros(n, dtype=np.bool_)  # `state.ended` on the host
         self.instance = self._blank_instance()
         self.base_key = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.episode = torch.zeros(n, dtype=torch.int64, device=config.device)
@@ -142,6 +154,7 @@ class Simulation:
             self.control.rebirth(rows, fresh)
         blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
         self.state.copy_rows(blank, index)
+        self.ended[rows] = False
         self._first_measurement(rows, index)
         self.gates = gates(self.state, self.config)
         self.snapshot.take(self.population, self.state, rows)
@@ -168,10 +181,15 @@ class Simulation:
     def step(self, actions: Tensor) -> Outcome:
         """Apply the operations, train, tick, validate, govern, and reward; `actions` is int64 [n, heads]."""
         before = self.state.shared()  # a step replaces tensors and writes to none
-        requested = canonical(actions)
+        known = inside(actions, self.head_sizes)
+        requested = canonical(actions * known[:, None])
         legal = is_legal(requested, self.gates)
         executed = requested * legal[:, None]
-        self._operate(executed)
+        # The first of a step's two reads from the device: membership lives on the host.
+        decisions = torch.cat([executed, known[:, None]], dim=1).cpu().numpy()
+        if not decisions[:, -1].all():
+            refuse(actions, self.head_sizes)
+        self._operate(executed, decisions)
         batches = minibatches(self.instance, self.state.step, self.task, self.data)
         with self.phase("host training"):
             report = train_epoch(self.population, batches)
@@ -184,12 +202,10 @@ class Simulation:
             measured = evaluate(self.population, self.data.val.inputs, self.data.val.labels)
         self._record_evaluation(measured)
         self.state.step = self.state.step + 1
-        rolled_back = self._govern()
-        return self._conclude(before, executed[:, 0], ~legal, rolled_back)
+        return self._conclude(before, executed[:, 0], ~legal, self._govern())
 
-    def _operate(self, executed: Tensor) -> None:
+    def _operate(self, executed: Tensor, table: NDArray[np.int64]) -> None:
         apply_operations(self.state, executed)
-        table = executed.cpu().numpy()  # the one read of a step's decisions: membership lives on the host
         op, slot, kind, blend = (table[:, HEADS.index(head)] for head in ("op", "slot", "blueprint", "blend"))
         rows = {each: np.flatnonzero(op == each) for each in Op}
         born = rows[Op.GERMINATE]
@@ -232,34 +248,44 @@ class Simulation:
         state.plateau = torch.where(better, 0, state.plateau + 1)
         state.best_metric = torch.maximum(state.metric, state.best_metric)
 
-    def _govern(self) -> Tensor:
-        """Restore collapsed rows and remember the others; which were restored, [n]."""
+    def _govern(self) -> Verdict:
+        """Judge all rows, and restore those that collapsed."""
         failed = collapsed(self.state, self.population, self.config, self.data.baseline_loss)
-        rows = failed.cpu().numpy()
+        ruined = failed & (self.state.rollbacks >= self.config.max_rollbacks)
+        finished = (self.state.step >= self.config.horizon) & ~ruined
+        ended = finished | ruined
+        rows, self.ended = torch.stack([failed, ended]).cpu().numpy().copy()  # the second of a step's two reads
         if rows.any():
             self.state = self.state.clone()  # restoring writes, and the step's beginning shares tensors with it
             self.snapshot.restore(self.population, self.state, np.flatnonzero(rows))
             self._set_alpha()
             self.state.rollbacks = self.state.rollbacks + failed
-        return failed
+        return Verdict(failed, finished, ended, np.flatnonzero(~rows))
 
-    def _conclude(self, before: State, op: Tensor, invalid: Tensor, rolled_back: Tensor) -> Outcome:
+    def _conclude(self, before: State, op: Tensor, invalid: Tensor, verdict: Verdict) -> Outcome:
         state, config = self.state, self.config
         state.last_op, state.last_executed = op, ~invalid
         state.potential = potential(state, config)
-        ruined = rolled_back & (state.rollbacks > config.max_rollbacks)
-        finished = (state.step >= config.horizon) & ~ruined
-        state.ended = finished | ruined
+        state.ended = verdict.ended
         self.gates = gates(state, config)
         control = self._measure_control()
         transition = Transition(
-            before, state, op, invalid, rolled_back, finished, state.ended, *control, config, self.data.baseline_loss
+            before,
+            state,
+            op,
+            invalid,
+            verdict.failed,
+            verdict.finished,
+            state.ended,
+            *control,
+            config,
+            self.data.baseline_loss,
         )
         reward, terms = self.reward(transition)
         state.episode_return = state.episode_return + reward
-        self.snapshot.take(self.population, state, np.flatnonzero(~rolled_back.cpu().numpy()))
+        self.snapshot.take(self.population, state, verdict.sound_rows)
         flags = detect(transition, self.detectors)
-        return Outcome(reward, terms, flags, state.ended.clone(), op.clone(), invalid, rolled_back, *control)
+        return Outcome(reward, terms, flags, state.ended.clone(), op.clone(), invalid, verdict.failed, *control)
 
     def _measure_control(self) -> tuple[Tensor, Tensor]:
         if self.control is None:

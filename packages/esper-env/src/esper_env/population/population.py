@@ -24,8 +24,10 @@ from esper_env.population.memory import retain_freed_memory
 from esper_env.population.stacks import Kind
 
 EMPTY = -1
-# Activations of a tile of rows: small enough to stay near the core, large enough to share the cost of each call.
+# Activations of a tile of rows on a CPU: small enough for its cache, large enough to share the cost of each call.
 TILE_BYTES = 16 << 20
+# On a GPU, the part of its free memory that they may take: a pass holds several times what its host's layers give.
+TILE_SHARE = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,16 @@ class Engine:
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}; allowed: None or a positive number")
         retain_freed_memory()
+
+    @property
+    def tile_bytes(self) -> int:
+        """How many bytes of activations are computed at once: what suits the cache, or the memory of a GPU."""
+        return self._gpu_tile if self.device.startswith("cuda") else TILE_BYTES
+
+    @cached_property
+    def _gpu_tile(self) -> int:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(free * TILE_SHARE)
 
     @cached_property
     def body_layout(self) -> Layout:
@@ -299,9 +311,9 @@ class Population:
         )
 
     def tiles(self, samples: int) -> Iterator[tuple[int, int]]:
-        """Bounds of tiles of rows whose activations on so many samples fit the cache."""
+        """Bounds of tiles of rows whose activations on so many samples are computed at once."""
         row_bytes = samples * self.engine.host.activation_size * self.body.values.element_size()
-        rows = max(1, TILE_BYTES // row_bytes)
+        rows = max(1, self.engine.tile_bytes // row_bytes)
         return ((start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
     def _index(self, rows: Rows) -> Tensor:
