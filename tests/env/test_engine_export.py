@@ -58,7 +58,7 @@ def test_a_saved_network_is_read_without_running_code(task: str, dtype: torch.dt
     for row in range(ROWS):
         network, path = export_host(population, row), tmp_path / f"{row}.pt"
         save_network(network, path)
-        assert torch.load(path, weights_only=True)["description"] == network.description
+        assert network.description.items() <= torch.load(path, weights_only=True)["description"].items()
         again = load_network(path)
         assert torch.equal(again(inputs), network(inputs))
         assert next(again.parameters()).dtype is dtype

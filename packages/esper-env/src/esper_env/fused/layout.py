@@ -60,7 +60,10 @@ def _initial(module: nn.Module, name: str, parameter: Tensor) -> tuple[float, fl
     if parameter.dim() >= 2:
         fan_in = parameter.shape[1] if isinstance(module, nn.Embedding) else parameter[0].numel()
         return 0.0, sqrt((1.0 if isinstance(module, nn.Embedding) else 6.0) / fan_in)
-    return (1.0 if name == "weight" else 0.0), 0.0  # a vector of weights is that of a norm
+    # What starts constant, such as the weights of a norm or a layer scale, is meant so; biases start at zero.
+    values = parameter.detach().flatten()
+    constant = name != "bias" and bool((values == values[0]).all())
+    return (values[0].item() if constant else 0.0), 0.0
 
 
 def _entries(template: nn.Module) -> Iterator[Entry]:

@@ -23,7 +23,7 @@ class Network(nn.Module):
         blocks: The blocks, which slots stand beside.
         head: From the last block's output to logits.
         enter: From samples to the first block's input.
-        bridges: Behind each block and what is grafted beside it, without parameters; identities unless given.
+        bridges: Behind each block and what is grafted beside it; identities unless given.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.bridges = nn.ModuleList(bridges or [nn.Identity() for _ in self.blocks])
         self.head = head
-        if len(self.bridges) != len(self.blocks) or any(True for _ in self.bridges.parameters()):
-            raise ValueError(f"bridges is {self.bridges}; allowed: one per block, each without parameters")
+        if len(self.bridges) != len(self.blocks):
+            raise ValueError(f"there are {len(self.bridges)} bridges; allowed: one per block, {len(self.blocks)}")
 
     def forward(self, x: Tensor, beside: Callable[[int, Tensor, Tensor], Tensor] | None = None) -> Tensor:
         """Logits; `beside(slot, x, h)` makes of a block's input and output what goes on, h itself unless given."""
@@ -102,7 +102,7 @@ class Host(ABC):
 
         for module in network.modules():
             if any(True for _ in module.parameters(recurse=False)):
-                module.register_forward_hook(lambda _module, _inputs, out: sizes.append(out.numel()))
+                module.register_forward_hook(lambda _module, _inputs, out: sizes.append(_size(out)))
         with torch.no_grad():
             network(sample, note)
         return tuple(slots), sum(sizes)
@@ -126,10 +126,10 @@ class Host(ABC):
         """The outputs of a block with dead units; `alive` is [n, units]."""
         return self.block(index, params, x) * self.activations.per_unit(alive)
 
-    def bridge(self, index: int, y: Tensor) -> Tensor:
+    def bridge(self, index: int, params: Params, y: Tensor) -> Tensor:
         """From the output beside block `index` to the input of the next."""
         part = self._parts[f"bridges.{index}"]
-        return y if isinstance(part.module, nn.Identity) else self._run(f"bridges.{index}", {}, y)
+        return y if isinstance(part.module, nn.Identity) else self._run(f"bridges.{index}", params, y)
 
     def head(self, params: Params, y: Tensor) -> Tensor:
         """Logits [n, batch, ..., classes]."""
@@ -137,6 +137,13 @@ class Host(ABC):
 
     def _run(self, part: str, params: Params, x: Tensor) -> Tensor:
         return self.activations.arranged(self._parts[part](params, self.activations.models_first(x)))
+
+
+def _size(out: Any) -> int:
+    """Numbers in what a layer gives, which may be several tensors."""
+    if isinstance(out, tuple):
+        return sum(_size(one) for one in out)
+    return out.numel() if isinstance(out, Tensor) else 0
 
 
 HOSTS: Registry[type[Host]] = Registry("host")

@@ -102,7 +102,7 @@ class CNNHost(Host):
         affine = {name: values * alive for name, values in params.items() if name.startswith("1.")}
         return self.block(index, {**params, **affine}, x)
 
-    def bridge(self, index: int, y: Tensor) -> Tensor:
+    def bridge(self, index: int, params: Params, y: Tensor) -> Tensor:  # noqa: ARG002 (nothing is learned here)
         """Pool after the blocks that say so."""
         return average_pool(y, POOL) if index in self.pooled else y
 

@@ -19,14 +19,13 @@ class GrownNetwork(nn.Module):
     """A host with the seeds that act on it, in plain torch.
 
     Args:
-        description: What was built: the host and its arguments, the live units of each block, and the seeds by slot.
+        host: What was grown.
+        description: The live units of each block, and the seeds by slot.
     """
 
-    def __init__(self, description: dict[str, Any]) -> None:
+    def __init__(self, host: Host, description: dict[str, Any]) -> None:
         super().__init__()
-        self.description = description
-        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in description["arguments"].items()}
-        host: Host = HOSTS[description["host"]](**arguments)
+        self.kind, self.description = host, description
         self.seeds, self.host = nn.ModuleDict(), undrawn(host.template)
         for slot, seed in description["seeds"].items():
             build = partial(SeedTemplate, BLUEPRINTS[seed["blueprint"]], host.slots[int(slot)])
@@ -66,7 +65,7 @@ def export_host(population: Population, row: int) -> GrownNetwork:
     """Row `row` with its live seeds."""
     if not 0 <= row < len(population):
         raise IndexError(f"row is {row}; allowed: 0 to {len(population) - 1}")
-    network = GrownNetwork(_describe(population, row)).to(population.engine.dtype)
+    network = GrownNetwork(population.engine.host, _describe(population, row)).to(population.engine.dtype)
     state = {f"host.{k}": v for k, v in population.body.layout.state_dict(population.body.values[row]).items()}
     for (slot, _), cohort in population.seeds.items():
         if population.census.live[row, slot] and row in cohort.rows:
@@ -89,20 +88,24 @@ def _describe(population: Population, row: int) -> dict[str, Any]:
         if census.blueprint[row, slot] != EMPTY and census.live[row, slot]
     }
     live_units = [int(mask[row].sum().item()) for mask in population.lesions]
-    values = {field.name: getattr(host, field.name) for field in fields(host)}  # type: ignore[arg-type]
-    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {"host": HOSTS.name_of(type(host)), "arguments": arguments, "live_units": live_units, "seeds": seeds}
+    return {"live_units": live_units, "seeds": seeds}
 
 
 def save_network(network: GrownNetwork, path: str | Path) -> None:
-    """Write a network so that `load_network` can read it without unpickling code."""
-    torch.save({"description": network.description, "state": network.state_dict()}, path)
+    """Write a network, whose host must be registered, so that `load_network` can read it without unpickling code."""
+    host = network.kind
+    values = {field.name: getattr(host, field.name) for field in fields(host)}  # type: ignore[arg-type]
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    what = {"host": HOSTS.name_of(type(host)), "arguments": arguments, **network.description}
+    torch.save({"description": what, "state": network.state_dict()}, path)
 
 
 def load_network(path: str | Path) -> GrownNetwork:
     """Read a network that `save_network` wrote."""
     content = torch.load(path, weights_only=True)
-    dtype = next(iter(content["state"].values())).dtype
-    network = GrownNetwork(content["description"]).to(dtype)
+    what, dtype = content["description"], next(iter(content["state"].values())).dtype
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in what["arguments"].items()}
+    description = {name: what[name] for name in ("live_units", "seeds")}
+    network = GrownNetwork(HOSTS[what["host"]](**arguments), description).to(dtype)
     network.load_state_dict(content["state"])
     return network

@@ -73,25 +73,26 @@ class Passes:
 
     def run(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of all rows of the plan on samples [n, batch, ...], and each block's output."""
-        layout, plan, axis = self.engine.body_layout, self.plan, self.activations.row_axis
-        entry = {name: self.body[number] for name, number in layout.part("enter")}
-        x, outputs = self.host.enter(entry, inputs), []
+        plan, axis = self.plan, self.activations.row_axis
+        x, outputs = self.host.enter(self._part("enter", len(self.population)), inputs), []
         for slot, (starting, graft) in enumerate(zip(plan.starting, plan.grafts, strict=True)):
             h = self._block(slot, x)
             outputs.append(h)
             if starting is not None:
                 h = torch.cat([h, h.detach().index_select(axis, starting)], axis)
             y = h if graft is None else self._graft(graft, slot, x, h, starting)
-            x = self.host.bridge(slot, y)
-        head = {name: _extended(self.body[number], plan.variants) for name, number in layout.part("head")}
-        return self.host.head(head, x), outputs
+            x = self.host.bridge(slot, self._part(f"bridges.{slot}", y.shape[axis]), y)
+        return self.host.head(self._part("head", plan.count), x), outputs
+
+    def _part(self, name: str, rows: int) -> Params:
+        """The parameters of a part of the host for the first rows of the plan, under names local to the part."""
+        variants, early = self.plan.variants, rows - len(self.population)
+        again = variants[:early] if variants is not None and early else None
+        part = self.engine.body_layout.part(name)
+        return {local: _extended(self.body[number], again) for local, number in part}
 
     def _block(self, slot: int, x: Tensor) -> Tensor:
-        variants, early = self.plan.variants, self.plan.under_way[slot] - len(self.population)
-        again = variants[:early] if variants is not None and early else None
-        part = self.engine.body_layout.part(f"blocks.{slot}")
-        params = {name: _extended(self.body[number], again) for name, number in part}
-        alive = self.lesions[slot]
+        params, alive = self._part(f"blocks.{slot}", self.plan.under_way[slot]), self.lesions[slot]
         return self.host.block(slot, params, x) if alive is None else self.host.lesioned_block(slot, params, x, alive)
 
     def _graft(self, graft: Graft, slot: int, x: Tensor, h: Tensor, fresh: Tensor | None) -> Tensor:
