@@ -5,10 +5,12 @@
 
 Every agent has the published settings of ours for Esper-v0, which were tuned for `shaped`. All are judged by the same
 validation instances: the return of `sparse` (the final metric less rent, discounted), which is what shaping leaves
-unchanged, the test accuracy, the parameters added, and the share of steps at which a detector of gaming spoke.
+unchanged, the test accuracy, the parameters added, and the share of steps at which a detector of gaming spoke (the
+control that `ransomware` needs is measured at every step).
 """
 
 import argparse
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +60,7 @@ def trained(preset: str, steps: int, seed: int) -> Policy:
 def judged(name: str, seed: int | str, policy: Policy) -> Row:
     """How a policy does where all are judged."""
     gaming = Gaming()
-    env = make_test_env(ENV_ID, EPISODES, instances="validation", reward="sparse")
+    env = make_test_env(ENV_ID, EPISODES, instances="validation", reward="sparse", control_interval=1)
     means = play(policy, env, FIRST_SEED, watchers=[gaming]).means()
     wanted = ("discounted_return", "test_accuracy", "added_parameters")
     row = {"preset": name, "seed": seed} | {key: round(means[key], 4) for key in wanted} | gaming.shares()
@@ -78,6 +80,12 @@ def page(rows: list[Row]) -> str:
     return "\n\n".join(["# What each reward preset teaches", f"`{command_line()}`", explained, "\n".join(lines)]) + "\n"
 
 
+def publish(out: Path, rows: list[Row]) -> None:
+    """Write down what there is so far."""
+    write_json(out.with_suffix(".json"), {"provenance": provenance(), "rows": rows})
+    out.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+
+
 def main() -> None:
     """Train, judge and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,10 +94,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "reward_presets")
     arguments = parser.parse_args()
     rows = [judged("never grow", "-", NeverGrow(make_test_env(ENV_ID, EPISODES)))]
-    for preset in PRESETS:
-        rows += [judged(preset, seed, trained(preset, arguments.steps, seed)) for seed in arguments.seeds]
-    write_json(arguments.out.with_suffix(".json"), {"provenance": provenance(), "rows": rows})
-    arguments.out.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+    for preset, seed in itertools.product(PRESETS, arguments.seeds):
+        rows.append(judged(preset, seed, trained(preset, arguments.steps, seed)))
+        publish(arguments.out, rows)
 
 
 if __name__ == "__main__":
