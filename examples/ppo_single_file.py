@@ -38,7 +38,7 @@ class Args:
     gae_lambda: float = 0.9
     reward_scale: float = 5.0  # so that returns differ by about 1
     clip_coef: float = 0.2
-    ent_coef_op: float = 0.008
+    ent_coef_op: float = 0.02
     ent_coef_arguments: float = 0.0005
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
@@ -274,7 +274,9 @@ def train(args: Args) -> Agent:
 
 def evaluate(agent: Agent, env_id: str, episodes: int, seed: int) -> np.ndarray:
     """The discounted return of one greedy episode on each of some held-out instances."""
-    env = gymnasium.make_vec(env_id, num_envs=episodes, instances="test", autoreset_mode="disabled", output="torch")
+    env = gymnasium.make_vec(
+        env_id, num_envs=episodes, instances="validation", autoreset_mode="disabled", output="torch"
+    )
     observation, infos = env.reset(seed=seed)
     now = Now.of(observation, infos, torch.ones(episodes, dtype=torch.bool), agent.initial_state(episodes))
     total, discount = torch.zeros(episodes), torch.ones(episodes)

@@ -95,6 +95,6 @@ def test_the_single_file_learns_from_the_policy_that_acted() -> None:
 def test_the_single_file_learns_that_growing_pays() -> None:
     example = single_file()
     returns = example.evaluate(example.train(example.Args()), "Esper-v0", episodes=128, seed=10_000)
-    env = make_test_env("Esper-v0", 128)
-    # Seeds 0 to 3 gave 0.457, 0.482, 0.453 and 0.387; the plateau rule's 0.437 is not yet passed by every seed.
+    env = make_test_env("Esper-v0", 128, instances="validation")
+    # The plateau rule gets 0.437, which one of ten seeds does not pass.
     assert np.mean(returns) > np.mean(play(NeverGrow(env), env, 10_000).discounted_return)
