@@ -5,7 +5,8 @@
 
 Every baseline plays the same instances with the same initial weights and data order. Accuracy is that of the committed
 network on the test split, which no step reads. Return is discounted as agents discount it; plain return is the sum of
-the rewards. Compute is the number of parameters that were trained, averaged over the steps, in units of the host's.
+the rewards. Compute is the number of parameters that were trained, averaged over the steps, in units of the host's;
+MFLOPs are the millions of operations in products that training a host and its seeds took, forward and backward.
 Intervals are 95 % bootstrap intervals over episodes. Constants come from `tune_controls.py`, which reads train
 instances only. Those named `_equal` were searched for accuracy with at most as many added parameters as the oracle has
 on average: a schedule under that limit, and grow-everything with a blueprint that fits into it (or the smallest).
@@ -34,7 +35,7 @@ FIRST_SEED = 10_000  # of the test instances
 FULL, QUICK = 200, 24
 EQUAL = ("grow_everything", "fixed_schedule")
 OPEN_LOOP = (*EQUAL, *(f"{name}_equal" for name in EQUAL))  # none of them looks at the host
-MEASURES = ("test_accuracy", "added_parameters", "compute", "discounted_return", "episode_return")
+MEASURES = ("test_accuracy", "added_parameters", "compute", "training_flops", "discounted_return", "episode_return")
 LEAST_GAIN = 0.10
 GAINS = ("test_accuracy", "discounted_return")
 REFERENCES = ("oracle", "planner")  # both know more than anyone who plays
@@ -136,12 +137,13 @@ def room_for_trials(config: EsperConfig) -> Criterion:
 
 
 def measures_table(table: Table) -> list[str]:
-    titles = ("baseline", "test accuracy", "gain", "added", "compute", "return", "gain", "plain return")
+    titles = ("baseline", "test accuracy", "gain", "added", "compute", "MFLOPs", "return", "gain", "plain return")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, row in table.items():
         added, compute = f"{row['added_parameters'].point:.0%}", f"{row['compute'].point:.2f}"
         accuracy, value = ([row[gained], row[f"{gained}_gain"]] for gained in GAINS)
-        cells = [name, *accuracy, added, compute, *value, f"{row['episode_return'].point:.3f}"]
+        flops = f"{row['training_flops'].point / 1e6:.0f}"
+        cells = [name, *accuracy, added, compute, flops, *value, f"{row['episode_return'].point:.3f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 

@@ -266,5 +266,5 @@ def test_info_tells_what_a_log_shows_of_the_hosts() -> None:
     assert germinated > 3
     assert set(infos) - {f"_{key}" for key in infos} == {
         *("action_mask", "action_mask_by_op", "executed_op", "invalid_action", "rolled_back", "reward_terms"),
-        *("detectors", "metric", "committed_metric", "added_parameters", "seeds"),
+        *("detectors", "metric", "committed_metric", "added_parameters", "training_flops", "seeds"),
     }

@@ -186,6 +186,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `detectors` | signs of gaming, by name |
     | `metric`, `committed_metric` | validation metric of the network, and with fossilised seeds only |
     | `added_parameters` | parameters of all seeds / of the host |
+    | `training_flops` | of this step's training of host and seeds: products, forward and backward, without validation |
     | `seeds` | how many seeds are in each stage: training, blending, holding, fossilized |
     | `control_metric`, `control_measured` | validation metric of the control, and whether it was measured now |
 

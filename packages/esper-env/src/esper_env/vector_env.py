@@ -314,6 +314,7 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
             "metric": state.metric,
             "committed_metric": state.committed,
             "added_parameters": state.added,
+            "training_flops": outcome.training_flops,
             "seeds": {stage.name.lower(): (state.stage == stage).sum(dim=1) for stage in OCCUPIED},
         }
         if self.simulation.control is not None:

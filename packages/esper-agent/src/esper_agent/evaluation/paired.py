@@ -20,6 +20,7 @@ class GrowthEpisodes:
     episode_return: Floats  # the plain sum of the rewards, as SB3 logs it
     discounted_return: Floats  # what agents maximise; with the environment's gamma, shaping drops out of it
     compute: Floats  # parameters that were trained, as a mean over the steps in units of the host's
+    training_flops: Floats  # of the whole episode, forward and backward, host and seeds
 
     def means(self) -> dict[str, float]:
         """The mean of every measure."""
@@ -52,6 +53,7 @@ def play(
         episode_return=episodes.episode_return,
         discounted_return=episodes.discounted_return,
         compute=growth.trained / episodes.length,
+        training_flops=growth.flops,
     )
 
 
@@ -60,15 +62,16 @@ class _Growth:
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self.test_accuracy, self.trained = np.zeros(env.num_envs), np.zeros(env.num_envs)
+        self.test_accuracy, self.trained, self.flops = (np.zeros(env.num_envs) for _ in range(3))
 
     def begin(self, infos: Mapping[str, Any]) -> None:
         """Nothing is trained yet."""
 
     def step(self, actions: Any, infos: Mapping[str, Any], playing: Flags, ended: Flags) -> None:
-        """Count the parameters of the step, and test the networks whose episode is over."""
+        """Count the parameters and FLOPs of the step, and test the networks whose episode is over."""
         del actions
         self.trained += (1.0 + infos["added_parameters"]) * playing
+        self.flops += infos["training_flops"] * playing
         if ended.any():
             test = self.env.unwrapped.evaluate_test()  # type: ignore[attr-defined]
             self.test_accuracy[ended] = test.committed.double().cpu().numpy()[ended]

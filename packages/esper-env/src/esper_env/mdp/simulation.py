@@ -24,6 +24,7 @@ from esper_env.mdp.rewards.terms import Limits
 from esper_env.mdp.state import State
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation, evaluate
+from esper_env.population.flops import TrainingFlops
 from esper_env.population.population import Engine, Population
 from esper_env.population.training import TrainingReport, train_epoch
 from esper_env.tasks import TASKS
@@ -43,13 +44,14 @@ class Outcome:
     rolled_back: Tensor
     control: Tensor  # metric of the control, zero where it was not measured
     control_measured: Tensor
+    training_flops: Tensor  # of the step's training of host and seeds
 
     @classmethod
     def blank(cls, zeros: Tensor, terms: tuple[str, ...], detectors: tuple[str, ...]) -> "Outcome":
         """Nothing happened; `zeros` is float64 [n]."""
         no = zeros.bool()
         flags = dict.fromkeys(detectors, no)
-        return cls(zeros, dict.fromkeys(terms, zeros), flags, no, zeros.long(), no, no, zeros, no)
+        return cls(zeros, dict.fromkeys(terms, zeros), flags, no, zeros.long(), no, no, zeros, no, zeros)
 
     def without(self, rows: Tensor) -> "Outcome":
         """The same with nothing having happened in some rows."""
@@ -97,6 +99,7 @@ class Simulation:
             metric=self.task.metric,
         )
         self.population = Population.unborn(engine, n)
+        self.flops = TrainingFlops(engine)
         self.data = self._resident(self.task.fitting_data())
         slots = len(self.task.host.slots)
         self.schema = Schema(slots, len(blueprints))
@@ -190,6 +193,7 @@ class Simulation:
         if not decisions[:, -1].all():
             refuse(actions, self.head_sizes)
         self._operate(executed, decisions)
+        flops = self._training_flops()
         batches = minibatches(self.instance, self.state.step, self.task, self.data)
         with self.phase("host training"):
             report = train_epoch(self.population, batches)
@@ -202,7 +206,7 @@ class Simulation:
             measured = evaluate(self.population, self.data.val.inputs, self.data.val.labels)
         self._record_evaluation(measured)
         self.state.step = self.state.step + 1
-        return self._conclude(before, executed[:, 0], ~legal, self._govern())
+        return self._conclude(before, executed[:, 0], ~legal, self._govern(), flops)
 
     def _operate(self, executed: Tensor, table: NDArray[np.int64]) -> None:
         apply_operations(self.state, executed)
@@ -221,6 +225,12 @@ class Simulation:
             if len(rows[each]):
                 act(rows[each], slot[rows[each]])
         self._set_alpha()
+
+    def _training_flops(self) -> Tensor:
+        """Of the training that comes next, [n]."""
+        samples = self.task.batch_size * self.task.minibatches_per_step
+        flops = torch.from_numpy(samples * self.flops.per_sample(self.population.census))
+        return flops.to(self.state.metric)
 
     def _set_alpha(self) -> None:
         self.population.alpha.copy_(self.state.alpha)
@@ -262,7 +272,7 @@ class Simulation:
             self.state.rollbacks = self.state.rollbacks + failed
         return Verdict(failed, finished, ended, np.flatnonzero(~rows))
 
-    def _conclude(self, before: State, op: Tensor, invalid: Tensor, verdict: Verdict) -> Outcome:
+    def _conclude(self, before: State, op: Tensor, invalid: Tensor, verdict: Verdict, flops: Tensor) -> Outcome:
         state, config = self.state, self.config
         state.last_op, state.last_executed = op, ~invalid
         state.potential = potential(state, config)
@@ -285,7 +295,7 @@ class Simulation:
         state.episode_return = state.episode_return + reward
         self.snapshot.take(self.population, state, verdict.sound_rows)
         flags = detect(transition, self.detectors)
-        return Outcome(reward, terms, flags, state.ended.clone(), op.clone(), invalid, verdict.failed, *control)
+        return Outcome(reward, terms, flags, state.ended.clone(), op.clone(), invalid, verdict.failed, *control, flops)
 
     def _measure_control(self) -> tuple[Tensor, Tensor]:
         if self.control is None:
