@@ -31,7 +31,7 @@ HEALTHY = flat(
         "entropy": {"op": 0.8, "slot": 0.6, "blueprint": 0.7},
         "entropy_available": {"op": 1.0, "slot": 0.5, "blueprint": 0.2},
         "approx_kl": 0.01,
-        "approx_kl_max": 0.02,
+        "exact_kl_max": 0.02,
         "exact_kl": 0.01,
         "clip_fraction": 0.1,
         "max_abs_log_ratio": 0.3,
@@ -61,7 +61,7 @@ HEALTHY = flat(
 )
 SICK: dict[str, dict[str, Any]] = {
     "entropy_collapse": {"entropy": {"op": 0.8, "slot": 0.001, "blueprint": 0.7}},
-    "kl_spike": {"approx_kl_max": 0.5},
+    "kl_spike": {"exact_kl_max": 0.5},
     "ratio_explosion": {
         "max_abs_log_ratio": 9.0,
         "head_log_ratios": {"op": 0.2, "slot": 0.1, "blueprint": 8.5},
@@ -198,7 +198,7 @@ def test_vanishing_gradients_are_drift_too() -> None:
 @pytest.mark.parametrize(
     ("name", "mild"),
     [
-        ("kl_spike", {"approx_kl_max": 0.4}),
+        ("kl_spike", {"exact_kl_max": 0.4}),
         ("ratio_explosion", {"max_abs_log_ratio": 7.0}),
         ("value_collapse", {"value_std": 0.005}),
         ("gradient_drift", {"grad_norm_pre": 15.0}),

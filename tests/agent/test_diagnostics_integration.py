@@ -72,13 +72,13 @@ def constant_critic(model: Agent) -> None:
 
 def saturated_memory(model: Agent) -> None:
     """Open all gates so far that the cells fill up."""
-    for lstm in model.policy.lstm.layers:
+    for lstm in model.policy.memory.layers:
         torch.nn.init.constant_(lstm.bias_ih_l0, 50.0)
 
 
 def silent_memory(model: Agent) -> None:
     """Close the output gates."""
-    for lstm in model.policy.lstm.layers:
+    for lstm in model.policy.memory.layers:
         torch.nn.init.constant_(lstm.bias_ih_l0[-8:], -50.0)
 
 

@@ -22,9 +22,9 @@ ENTITIES = Entities("place", shared=5, count=4, width=6)
 SIZE = 5 + 4 * 6
 
 
-def make_policy() -> Policy:
+def make_policy(**changes: Any) -> Policy:
     torch.manual_seed(0)
-    config = PPOConfig(encoder_sizes=(8, 8), lstm_size=8, head_hidden=8, entity_size=7, policy_gain=1.0)
+    config = PPOConfig(encoder_sizes=(8, 8), lstm_size=8, head_hidden=8, entity_size=7, policy_gain=1.0, **changes)
     return Policy(SIZE, ACTIONS, config, ENTITIES).eval()
 
 
@@ -73,6 +73,16 @@ def test_exchanging_entities_with_their_neighbours_exchanges_their_scores_and_no
         place = 1 + row * 2 + 1
         torch.testing.assert_close(after.distribution.p[place, :4], before.distribution.p[place, order])
         torch.testing.assert_close(after.distribution.p[place - 1], before.distribution.p[place - 1])
+
+
+@pytest.mark.parametrize("neighbours", [True, False])
+def test_an_embedding_depends_on_the_neighbours_if_they_are_read(neighbours: bool) -> None:
+    policy, observation = make_policy(entity_neighbours=neighbours), torch.randn(1, 1, SIZE)
+    changed = observation.clone()
+    changed[..., 5:11] += 1.0  # the first entity
+    embedded = [policy.encode(seen)[0, 0, 8:].unflatten(0, (4, 7)) for seen in (observation, changed)]
+    differs = (embedded[0] != embedded[1]).any(-1).tolist()
+    assert differs == [True, neighbours, False, False]
 
 
 def test_every_parameter_learns_and_belongs_to_one_group() -> None:

@@ -14,7 +14,7 @@ HEADS, GROUPS = ("op", "slot"), ("trunk", "head_op", "head_slot", "critic")
 def minibatch(**changes: Any) -> Measured:
     usual = {
         "active": True, "minibatches": True, "steps": 100, "policy_loss": 1.0, "entropy": [0.5, 0.0],
-        "entropy_available": [1.0, 0.0], "approx_kl": 0.01, "approx_kl_max": 0.01, "max_abs_log_ratio": 0.3,
+        "entropy_available": [1.0, 0.0], "approx_kl": 0.01, "exact_kl_max": 0.01, "max_abs_log_ratio": 0.3,
         "head_log_ratios": [0.2, 0.1], "ratio_worst_index": 7, "grad_norm_pre": 4.0,
         "grad_norms": [3.0, 1.0, 1.0, 2.0], "nonfinite": 0,
     }  # fmt: skip
@@ -87,9 +87,9 @@ def test_the_worst_ratio_names_its_head_and_step() -> None:
 
 
 def test_extremes_and_sums_are_over_all_minibatches() -> None:
-    metrics = metrics_of(minibatch(), minibatch(minibatches=False, approx_kl_max=0.2, nonfinite=1))
+    metrics = metrics_of(minibatch(), minibatch(minibatches=False, exact_kl_max=0.2, nonfinite=1))
     assert (metrics["minibatches"], metrics["nonfinite"]) == (1, 3)
-    assert metrics["approx_kl_max"] == pytest.approx(0.2)
+    assert metrics["exact_kl_max"] == pytest.approx(0.2)
 
 
 def test_minibatches_after_the_stop_do_not_count() -> None:

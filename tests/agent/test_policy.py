@@ -10,8 +10,10 @@ from esper_agent import PPOConfig
 from esper_agent.algorithm.acting import act
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import Legality
+from esper_agent.networks.gru import ResettingGRU
 from esper_agent.networks.lstm import ResettingLSTM, set_forget_bias
 from esper_agent.networks.policy import Policy
+from esper_agent.networks.recurrence import ResettingRecurrence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from precision import in_float64
@@ -31,16 +33,23 @@ def penalty(spec: ActionSpec) -> torch.Tensor:
     return Legality.of(spec, spec.padding_mask()[..., None, None]).penalty
 
 
-def unrolled(lstm: ResettingLSTM, inputs, state, starts) -> torch.Tensor:
-    """The reference: torch's own LSTM, one step at a time, with the state set to zero at every start."""
+MEMORIES = (ResettingLSTM, ResettingGRU)
+
+
+def unrolled(memory: ResettingRecurrence, inputs, state, starts) -> torch.Tensor:
+    """The reference: torch's own layers, one step at a time, with the state set to zero at every start."""
     hidden, cell = state
     outputs = []
     for time in range(inputs.shape[1]):
         keep = (~starts[:, time]).to(inputs.dtype)[None, :, None]
         hidden, cell = hidden * keep, cell * keep
         step = inputs[:, time : time + 1]
-        for index, layer in enumerate(lstm.layers):
-            step, (h, c) = layer(step, (hidden[index : index + 1], cell[index : index + 1]))
+        for index, layer in enumerate(memory.layers):
+            h, c = hidden[index : index + 1], cell[index : index + 1]
+            if isinstance(layer, nn.LSTM):
+                step, (h, c) = layer(step, (h, c))
+            else:
+                step, h = layer(step, h)
             hidden = torch.cat([hidden[:index], h, hidden[index + 1 :]])
             cell = torch.cat([cell[:index], c, cell[index + 1 :]])
         outputs.append(step)
@@ -48,15 +57,21 @@ def unrolled(lstm: ResettingLSTM, inputs, state, starts) -> torch.Tensor:
 
 
 @pytest.mark.ledger("U2")
+@pytest.mark.parametrize("kind", MEMORIES)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 9), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=60, deadline=None)
 @in_float64()
-def test_one_call_with_resets_equals_step_by_step(seed: int, layers: int, time: int, share: float) -> None:
+def test_one_call_with_resets_equals_step_by_step(
+    kind: type[ResettingRecurrence], seed: int, layers: int, time: int, share: float
+) -> None:
     torch.manual_seed(seed)
-    lstm = ResettingLSTM(3, 6, layers, forget_bias=1.0)
+    lstm = kind(3, 6, layers, forget_bias=1.0)
+    for name, parameter in lstm.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter)
     inputs = torch.randn(4, time, 3, requires_grad=True)
     starts = torch.rand(4, time) < share
-    state = (torch.randn(layers, 4, 6), torch.randn(layers, 4, 6))
+    state = tuple(torch.randn(layers, 4, width) for width in lstm.widths)
     ours = lstm(inputs, state, starts, int(starts[:, 1:].sum(1).max()) if time > 1 else 0)
     reference = unrolled(lstm, inputs, state, starts)
     torch.testing.assert_close(ours, reference, atol=1e-12, rtol=1e-12)
@@ -70,16 +85,17 @@ def test_one_call_with_resets_equals_step_by_step(seed: int, layers: int, time: 
         torch.testing.assert_close(got, expected, atol=1e-11, rtol=1e-9)
 
 
-def test_nothing_passes_an_episode_start() -> None:
-    lstm = ResettingLSTM(3, 6, 2, forget_bias=1.0)
+@pytest.mark.parametrize("kind", MEMORIES)
+def test_nothing_passes_an_episode_start(kind: type[ResettingRecurrence]) -> None:
+    lstm = kind(3, 6, 2, forget_bias=1.0)
     inputs = torch.randn(1, 8, 3, requires_grad=True)
     starts = torch.zeros(1, 8, dtype=torch.bool)
     starts[0, 5] = True
     state = tuple(part.requires_grad_() for part in lstm.initial_state(1))
     output = lstm(inputs, state, starts, 1)
-    gradients = torch.autograd.grad(output[0, 5:].sum(), [inputs, *state])
+    gradients = torch.autograd.grad(output[0, 5:].sum(), [inputs, *state], materialize_grads=True)
     assert gradients[0][0, :5].abs().max() == 0.0
-    assert all(part.abs().max() == 0.0 for part in gradients[1:])
+    assert not any(part.any() for part in gradients[1:])
 
 
 @in_float64()
@@ -95,9 +111,13 @@ def test_spare_room_for_resets_changes_nothing() -> None:
 @pytest.mark.ledger("P8", "N7", "Y33")
 @pytest.mark.parametrize("spec", [PLAIN, GROWTH], ids=["discrete", "growth"])
 @pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("memory", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("skip", [False, True])
 @in_float64()
-def test_acting_step_by_step_equals_evaluating_the_sequence(spec: ActionSpec, layers: int) -> None:
-    policy = make_policy(spec, lstm_layers=layers)
+def test_acting_step_by_step_equals_evaluating_the_sequence(
+    spec: ActionSpec, layers: int, memory: str, skip: bool
+) -> None:
+    policy = make_policy(spec, lstm_layers=layers, lstm_size=16, memory=memory, memory_skip=skip)
     generator = torch.Generator().manual_seed(0)
     steps, envs = 12, 3
     observations = torch.randn(envs, steps, OBSERVATION, generator=generator)
@@ -158,7 +178,7 @@ def test_both_norms_can_be_switched_off_and_the_choice_is_written_down() -> None
     assert norms(make_policy()) == 2
     assert norms(make_policy(encoder_norm=False)) == norms(make_policy(recurrent_norm=False)) == 1
     assert norms(make_policy(encoder_norm=False, recurrent_norm=False)) == 0
-    assert "LayerNorm stands on the encoder's output and on the LSTM's output" in inspect.getdoc(PPOConfig)
+    assert "LayerNorm stands on the encoder's output and on the memory's output" in inspect.getdoc(PPOConfig)
 
 
 @pytest.mark.ledger("N3")
@@ -251,3 +271,40 @@ def test_parameter_groups_cover_every_parameter_once() -> None:
     assert list(groups) == ["trunk", "head_op", "head_slot", "head_blueprint", "critic"]
     grouped = [id(p) for group in groups.values() for p in group]
     assert sorted(grouped) == sorted(id(p) for p in policy.parameters())
+
+
+def values_of(policy: Policy, observations: torch.Tensor) -> torch.Tensor:
+    steps = observations.shape[1]
+    starts = torch.zeros(len(observations), steps, dtype=torch.bool)
+    state = policy.initial_state(len(observations))
+    return policy(observations, state, starts, 0, penalty(policy.actions)).values
+
+
+@pytest.mark.parametrize(("memory", "remembers"), [("lstm", True), ("gru", True), ("none", False)])
+def test_only_a_policy_without_memory_forgets_the_step_before(memory: str, remembers: bool) -> None:
+    policy, observations = make_policy(memory=memory), torch.randn(1, 2, OBSERVATION)
+    before = values_of(policy, observations)[0, 1]
+    observations[0, 0] += 1.0
+    assert bool(values_of(policy, observations)[0, 1] != before) is remembers
+
+
+@pytest.mark.parametrize("size", [16, 24], ids=["the encoder's width", "another width"])
+def test_a_silent_memory_hides_the_step_unless_there_is_a_path_around_it(size: int) -> None:
+    first, second = torch.randn(2, 1, 1, OBSERVATION)
+    for skip in (False, True):
+        policy = make_policy(encoder_sizes=(16,), lstm_size=size, memory_skip=skip)
+        for parameter in policy.memory.parameters():
+            nn.init.zeros_(parameter)
+        assert bool(values_of(policy, first) != values_of(policy, second)) is skip
+
+
+def test_a_policy_without_memory_has_no_weights_for_one() -> None:
+    def count(**changes: object) -> int:
+        return sum(
+            part.numel() for part in make_policy(**{"encoder_sizes": (16,), "lstm_size": 16, **changes}).parameters()
+        )
+
+    gate = 16 * 16 + 16 * 16 + 16 + 16
+    assert count(memory="lstm") - count(memory="gru") == gate
+    assert count(memory="gru") - count(memory="none") == 3 * gate + 2 * 16  # its gates and its LayerNorm
+    assert count(memory="none", memory_skip=True, lstm_size=24) == count(memory="none")

@@ -28,8 +28,12 @@ CHANGES: dict[str, Any] = {
     "normalize_observations": False, "observation_clip": 0.1, "encoder_sizes": (8, 8), "encoder_norm": False,
     "lstm_size": 12, "lstm_layers": 2, "recurrent_norm": False, "forget_bias": -2.0, "head_hidden": 12,
     "condition_on_op": False, "policy_gain": 0.3, "value_gain": 0.1, "idle_bias": 1.0,
+    "entropy_unit": "nats", "normalize_values": False, "memory": "gru", "memory_skip": True, "masks": "marginal",
 }  # fmt: skip
-ELSEWHERE = {"entity_size", "max_nonfinite", "precision", "compile", "check_masks", "stats_window_size", "detectors"}
+ELSEWHERE = {
+    "entity_size", "entity_neighbours", "max_nonfinite", "precision", "compile", "check_masks", "stats_window_size",
+    "detectors",
+}  # fmt: skip
 
 
 def trained_weights(**changes: Any) -> list[torch.Tensor]:

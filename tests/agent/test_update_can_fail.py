@@ -55,7 +55,7 @@ def test_the_update_shuffles_the_sequences_anew_in_every_epoch() -> None:
 def test_the_value_is_clipped_around_what_the_old_policy_said() -> None:
     zeros, old = torch.zeros(3), torch.tensor([1.9, -5.0, 2.0])
     targets = Targets(zeros[None], zeros[None, None], zeros, old, torch.tensor([2.0, -4.0, 2.0]), zeros)
-    settings = LossSettings(0.2, "joint", 0.05, 0.5, 1.0, torch.zeros(1))
+    settings = LossSettings(0.2, "joint", 0.05, 0.5, 1.0, "share", torch.zeros(1))
     loss = value_loss(torch.tensor([2.0, -4.0, 2.01]), targets, settings)
     assert loss.tolist() == pytest.approx([0.5 * 0.05**2, 0.5 * 0.95**2, 0.5 * 0.01**2], rel=1e-3)
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 Schedule = Callable[[float], float]
 """A function of the share of the training that remains (1 at the start, 0 at the end), as in SB3."""
 
+Masks = Literal["exact", "marginal", "none"]
+
 DEFAULT_GAMMA = 0.99
 """Discount for environments that declare none."""
 
@@ -70,8 +72,8 @@ class DetectorConfig:
 class PPOConfig:
     """Settings of `FactoredRecurrentPPO`; each is also one of its keyword arguments.
 
-    The recurrent design is fixed: encoder, LSTM, then one hidden layer for the actor and one for the critic.
-    LayerNorm stands on the encoder's output and on the LSTM's output; both can be switched off.
+    The design is fixed: encoder, memory, then one hidden layer for the actor and one for the critic.
+    LayerNorm stands on the encoder's output and on the memory's output; both can be switched off.
 
     Attributes:
         learning_rate: of AdamW; a number or a schedule over the environment steps that remain.
@@ -85,9 +87,11 @@ class PPOConfig:
         clip_range: allowed change of the probability ratio; a number or a schedule.
         clip_mode: "joint" clips one ratio of the joint action, "per_head" each head's ratio by itself.
         clip_range_vf: largest change of the value from the old policy's, in normalised units; None is off.
-        target_kl: an update stops before a step whose minibatch shows a larger KL divergence; None never stops.
+        target_kl: an update stops before a step whose minibatch shows a larger KL divergence of the joint distribution,
+            computed exactly; None never stops.
         ent_coef: weight of the entropy in normalised units (1 is uniform over the legal values): a number or
             schedule for all heads, or a mapping that gives one for each head.
+        entropy_unit: "share" of the largest possible entropy, whatever the number of legal values, or "nats".
         vf_coef: weight of the value loss.
         huber_delta: error, in normalised units, beyond which the value loss is linear.
         max_group_grad_norm: gradient limit of each part (trunk, every head, critic); None for none.
@@ -95,6 +99,8 @@ class PPOConfig:
         critic_weight_decay: weight decay of the critic; the actor and the trunk have none.
         adam_epsilon: of AdamW.
         advantage_floor: smallest divisor of the advantages, in standard deviations of the returns.
+        normalize_values: the critic learns in units of the returns' running moments (PopArt); False in those of the
+            rewards.
         value_window: rollouts that the running moments of the returns remember.
         normalize_observations: scale numeric observations by running moments, frozen during a rollout; one-hot ones
             are on scale already.
@@ -103,16 +109,22 @@ class PPOConfig:
         encoder_norm: LayerNorm on the encoder's output.
         entity_size: width of the embedding of each entity, where the environment declares `observation_entities`;
             0 reads the observation as one flat vector.
-        lstm_size: width of the LSTM.
+        entity_neighbours: each entity is read together with the one before and the one after.
+        memory: "lstm", "gru", or "none" for a feed-forward policy.
+        memory_skip: a path around the memory: what follows reads its output plus its input, by a matrix if their widths
+            differ. Without a memory there is nothing to go around.
+        lstm_size: width of the LSTM or GRU.
         lstm_layers: number of its layers.
-        recurrent_norm: LayerNorm on the LSTM's output.
-        forget_bias: initial bias of the forget gates.
+        recurrent_norm: LayerNorm on its output, the path around it included.
+        forget_bias: initial bias of the forget gates, or of a GRU's update gates: above 0 the state mostly stays.
         head_hidden: width of the actor's and of the critic's hidden layer.
         condition_on_op: let the other heads see the sampled op; False makes them independent given the state.
         policy_gain: gain of the orthogonal initialisation of the policy's output layers.
         value_gain: the same for the value's output layer.
         idle_bias: first logit of the op head's value 0 over its others. Above 0 a new policy mostly idles, if that
             is what value 0 means; what one act brings then shows before acts crowd each other. 0 starts uniform.
+        masks: which of the environment's masks are used. "exact" takes those that depend on the op where they are
+            given, "marginal" those of each head by itself, "none" leaves illegal actions to the environment.
         precision: "float32", or "bfloat16" for autocast in acting, for the old policy and in learning alike.
         compile: compile the feed-forward parts with torch.compile; falls back with one warning.
         check_masks: verify at every step that each mask leaves a legal value.
@@ -134,6 +146,7 @@ class PPOConfig:
     clip_range_vf: float | None = None
     target_kl: float | None = 0.05
     ent_coef: float | Schedule | Mapping[str, float | Schedule] = 0.003
+    entropy_unit: Literal["share", "nats"] = "share"
     vf_coef: float = 0.5
     huber_delta: float = 1.0
     max_group_grad_norm: float | None = 0.5
@@ -141,12 +154,16 @@ class PPOConfig:
     critic_weight_decay: float = 1e-4
     adam_epsilon: float = 1e-5
     advantage_floor: float = 1e-4
+    normalize_values: bool = True
     value_window: int = 8
     normalize_observations: bool = True
     observation_clip: float = 10.0
     encoder_sizes: tuple[int, ...] = (64, 64)
     encoder_norm: bool = True
     entity_size: int = 32
+    entity_neighbours: bool = True
+    memory: Literal["lstm", "gru", "none"] = "lstm"
+    memory_skip: bool = False
     lstm_size: int = 64
     lstm_layers: int = 1
     recurrent_norm: bool = True
@@ -156,6 +173,7 @@ class PPOConfig:
     policy_gain: float = 0.01
     value_gain: float = 1.0
     idle_bias: float = 0.0
+    masks: Masks = "exact"
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     check_masks: bool = False
@@ -195,7 +213,13 @@ _NAMES_BY_RANGE: dict[tuple[float, float], tuple[str, ...]] = {
 }  # fmt: skip
 _RANGES = {name: bounds for bounds, names in _NAMES_BY_RANGE.items() for name in names}
 _OPTIONAL = {"gamma", "clip_range_vf", "max_group_grad_norm", "target_kl"}
-_CHOICES = {"clip_mode": ("joint", "per_head"), "precision": ("float32", "bfloat16")}
+_CHOICES = {
+    "clip_mode": ("joint", "per_head"),
+    "entropy_unit": ("share", "nats"),
+    "masks": ("exact", "marginal", "none"),
+    "memory": ("lstm", "gru", "none"),
+    "precision": ("float32", "bfloat16"),
+}
 FIELD_NAMES = tuple(entry.name for entry in fields(PPOConfig))
 
 

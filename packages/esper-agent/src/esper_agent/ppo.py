@@ -122,6 +122,7 @@ class FactoredRecurrentPPO(SB3Surface):
             first_seed,
             check_masks=self.config.check_masks,
             condition_on_op=self.config.condition_on_op,
+            masks=self.config.masks,
         )
         check_minibatches(self.config, tensor_env.num_envs)
         if not hasattr(self, "policy"):
@@ -321,7 +322,7 @@ class FactoredRecurrentPPO(SB3Surface):
         before = self.policy.initial_state(len(observations))
         if state is not None:
             before = (torch.as_tensor(state[0], device=self.device), torch.as_tensor(state[1], device=self.device))
-        self.policy.lstm.check_state(before, len(observations))
+        self.policy.memory.check_state(before, len(observations))
         chosen = act(
             self.policy,
             self.config.precision,

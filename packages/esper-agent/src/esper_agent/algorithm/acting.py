@@ -9,8 +9,8 @@ from torch import Tensor
 
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.distribution import MASKED_LOGIT, FactoredDistribution
-from esper_agent.networks.lstm import State
 from esper_agent.networks.policy import Policy
+from esper_agent.networks.recurrence import State
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,9 @@ def require_plausible(config: PPOConfig, policy: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: when they do.
     """
-    widths = (*config.encoder_sizes, config.lstm_size, config.head_hidden)
-    least = sum(math.prod(pair) for pair in pairwise(widths)) + 4 * config.lstm_layers * config.lstm_size**2
+    gates = {"lstm": 4, "gru": 3, "none": 0}[config.memory]
+    widths = (*config.encoder_sizes, *([config.lstm_size] if gates else []), config.head_hidden)
+    least = sum(math.prod(pair) for pair in pairwise(widths)) + gates * config.lstm_layers * config.lstm_size**2
     saved = sum(tensor.numel() for tensor in policy.values())
     if least > saved:
         raise ValueError(f"the saved settings ask for at least {least:,} parameters; saved are {saved:,}")

@@ -4,10 +4,12 @@
 |---|---|
 | 3 | what version 0.1.0 wrote |
 | 4 | `counters.quarantined`, spaces; names: `entity_size`, `encoder.embed`, `collector`; other hosts' state |
+| 5 | `policy.memory` for `policy.lstm`; settings of the memory, masks, entities, entropies and values |
 """
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +22,18 @@ from esper_agent.algorithm.archive import FORMAT, CheckpointError, load_document
 
 State = dict[str, Any]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OLDEST_VERSION = 3  # what came before was never released
 _TENSOR = "$tensor"
 _PRIMITIVES = (str, int, float, bool, type(None))
+_SETTINGS_BEFORE_5: State = {
+    "memory": "lstm",
+    "memory_skip": False,
+    "masks": "exact",
+    "entity_neighbours": True,
+    "entropy_unit": "share",
+    "normalize_values": True,
+}
 _FINITE = ("policy", "optimizer")  # parts of a state that one non-finite number makes worthless
 
 
@@ -136,6 +146,12 @@ def migrate_3_to_4(state: State) -> State:
     return {**own, **seen, "config": config, "counters": counters, "policy": policy, "other_ranks": others}
 
 
+def migrate_4_to_5(state: State) -> State:
+    """Give the memory its present name, and what became a setting the value that it had."""
+    policy = {re.sub(r"^lstm\.", "memory.", name): value for name, value in state["policy"].items()}
+    return {**state, "policy": policy, "config": {**_SETTINGS_BEFORE_5, **state["config"]}}
+
+
 def _without_esper(rank: State) -> State:
     return {**rank, "env": None} if "simulation" in (rank["env"] or ()) else rank
 
@@ -152,7 +168,7 @@ def _space_of(observations: State) -> State:
     return {"kind": "unbounded", "shape": shape}
 
 
-MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_3_to_4,)
+MIGRATIONS: tuple[Callable[[State], State], ...] = (migrate_3_to_4, migrate_4_to_5)
 
 
 def _read(path: Path) -> tuple[int, State]:

@@ -13,8 +13,8 @@ from esper_agent.algorithm.host_log import HostLog
 from esper_agent.algorithm.quarantine import disinfect, filled, whole
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Step
 from esper_agent.distributed import ALONE, Ranks
-from esper_agent.networks.lstm import State
 from esper_agent.networks.policy import Policy
+from esper_agent.networks.recurrence import State
 
 
 class RolloutCollector:

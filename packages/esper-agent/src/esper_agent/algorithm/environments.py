@@ -16,7 +16,7 @@ from torch import Tensor
 
 from esper_agent.algorithm.adapters import SB3Rows, rows_of, with_masks
 from esper_agent.algorithm.observations import ObservationEncoder, say_how_observations_are_read
-from esper_agent.config import DEFAULT_GAMMA
+from esper_agent.config import DEFAULT_GAMMA, Masks
 from esper_agent.networks.action_spec import ActionSpec, action_spec, check_cells, masks_to_cells, to_environment
 from esper_agent.networks.entity_encoder import Entities
 
@@ -118,6 +118,7 @@ class TensorEnv:
         seed: seed of the first reset.
         check_masks: verify every mask.
         condition_on_op: argument heads have logits for every value of the op head.
+        masks: which of the environment's masks are used, see `PPOConfig`.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class TensorEnv:
         *,
         check_masks: bool,
         condition_on_op: bool,
+        masks: Masks = "exact",
     ) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
@@ -141,7 +143,7 @@ class TensorEnv:
         self.tensors = isinstance(observations, Tensor)
         heads = declared(env, "heads")
         self.actions: ActionSpec = action_spec(
-            env.single_action_space, heads and tuple(heads), infos, condition_on_op=condition_on_op
+            env.single_action_space, heads and tuple(heads), infos, condition_on_op=condition_on_op, masks=masks
         )
         self.entities = declared_entities(env, self.actions)
         self._begin(observations, infos)

@@ -46,6 +46,7 @@ class LossSettings:
     clip_range_vf: float | None
     vf_coef: float
     huber_delta: float
+    entropy_unit: Literal["share", "nats"]
     entropy_coefs: Tensor  # [heads]
 
 
@@ -82,9 +83,11 @@ def ppo_loss(
     head_log_ratios = torch.where(decisions, head_log_probs - targets.head_log_probs, 0.0)
     policy = -surrogate(head_log_ratios, targets.advantages, settings).flatten() @ weights
     value = value_loss(evaluation.values, targets, settings).flatten() @ weights
-    head_entropies = distribution.head_entropy(batch.legality.inverse_capacity)
-    entropy = mean_entropies(head_entropies, decisions, counts.choices)
-    total = policy + settings.vf_coef * value - (settings.entropy_coefs * entropy).sum()
+    capacity = batch.legality.inverse_capacity
+    entropy = bonus = mean_entropies(distribution.head_entropy(capacity), decisions, counts.choices)
+    if settings.entropy_unit == "nats":
+        bonus = mean_entropies(distribution.head_entropy((capacity > 0).float()), decisions, counts.choices)
+    total = policy + settings.vf_coef * value - (settings.entropy_coefs * bonus).sum()
     with torch.no_grad():
         log_ratio = head_log_ratios.sum(0)
         measured = {
@@ -131,7 +134,7 @@ def value_loss(values: Tensor, targets: Targets, settings: LossSettings) -> Tens
 
 
 def mean_entropies(head_entropies: Tensor, decisions: Tensor, choices: Tensor) -> Tensor:
-    """Normalised entropy of each head over the decision steps where it had a choice."""
+    """Entropy of each head over the decision steps where it had a choice."""
     total = head_entropies.flatten(1) @ decisions.flatten().float()  # they are 0 where there is no choice
     return total / choices.clamp(min=1)
 

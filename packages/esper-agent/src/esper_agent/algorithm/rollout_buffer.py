@@ -8,7 +8,7 @@ from torch import Tensor
 
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import Legality, flat_index
-from esper_agent.networks.lstm import State
+from esper_agent.networks.recurrence import State
 
 
 class EmptyRolloutError(ValueError):

@@ -93,6 +93,7 @@ class Learner:
             clip_range_vf=config.clip_range_vf,
             vf_coef=config.vf_coef,
             huber_delta=config.huber_delta,
+            entropy_unit=config.entropy_unit,
             entropy_coefs=torch.tensor(list(coefs.values()), device=self.device),
         )
 
@@ -135,14 +136,15 @@ class Learner:
     ) -> tuple[Targets, Measured]:
         """Advantages and returns of the rollout, in the units in which the loss takes them, and their metrics."""
         normalizer, decided = self.policy.values, batch.decided
-        if self.counters.rollouts == 0:
+        if self.config.normalize_values and self.counters.rollouts == 0:
             normalizer.start(self._rewards_to_go(buffer).flatten()[decided], self.ranks)
         normalized = buffer.to_time(old.values)
         values = normalizer.denormalize(normalized)
         next_value = normalizer.denormalize(next_values(buffer, normalized, last_values))
         advantages = self._advantages(buffer, values, next_value, self.config.gae_lambda)
         returns = values + advantages
-        normalizer.update(returns.flatten()[decided], self.ranks)
+        if self.config.normalize_values:
+            normalizer.update(returns.flatten()[decided], self.ranks)
         floor = self.config.advantage_floor * normalizer.deviation
         scaled = normalize_advantages(advantages, decided, floor.float(), self.ranks)
         targets = Targets(
@@ -190,8 +192,7 @@ class Learner:
         The returns that the critic learns from contain its own values. Those that were played to the end of the episode
         do not, and judge it where the episode ended in this rollout.
         """
-        summary = lstm_summary(hidden, self.config.detectors.lstm_saturation_level)
-        rms, _, saturation, lost = pooled_summary(summary, hidden.numel(), self.ranks).unbind()
+        memory, lost = self._memory(hidden, len(returns))
         value_std, value_mean = torch.std_mean(values, correction=0)
         return_std, return_mean = torch.std_mean(returns, correction=0)
         return {
@@ -203,10 +204,17 @@ class Learner:
             "return_std": return_std,
             **spread("advantage", advantages),
             **spread("normalized_advantage", scaled),
-            "lstm_rms": rms,
-            "lstm_saturation": saturation,
-            "nonfinite": (~returns.isfinite()).sum() + lost * (len(returns) * hidden.shape[1]),
+            "nonfinite": (~returns.isfinite()).sum() + lost,
+            **memory,
         }
+
+    def _memory(self, hidden: Tensor, steps: int) -> tuple[Measured, Tensor | int]:
+        """The metrics of the memory's output, if there is one, and how many of its numbers are not finite."""
+        if not hidden.numel():
+            return {}, 0
+        summary = lstm_summary(hidden, self.config.detectors.lstm_saturation_level)
+        rms, _, saturation, lost = pooled_summary(summary, hidden.numel(), self.ranks).unbind()
+        return {"lstm_rms": rms, "lstm_saturation": saturation}, lost * (steps * hidden.shape[1])
 
     def minibatch(self, batch: SequenceBatch, targets: Targets, settings: LossSettings, active: Tensor) -> Measured:
         """One optimiser step, unless the policy has moved too far or a number is not finite; what was measured."""
@@ -214,7 +222,7 @@ class Learner:
         loss = self._differentiate(batch, targets, settings, counts)
         clip = clip_gradients(self.optimizer.groups, self.config.max_group_grad_norm, self.config.max_grad_norm)
         finite = clip.pre + loss.total.abs() < torch.inf  # false for NaN, too
-        kl = loss.metrics["approx_kl"]
+        kl = loss.metrics["exact_kl"]
         target = torch.inf if self.config.target_kl is None else self.config.target_kl
         proceed = active & (kl <= target) & finite
         self.optimizer.step(proceed)
@@ -223,7 +231,7 @@ class Learner:
             **loss.metrics,
             "loss": loss.total,
             "entropy_available": counts.choices / counts.steps.clamp(min=1),
-            "approx_kl_max": kl,
+            "exact_kl_max": kl,
             "max_abs_log_ratio": ratios.joint,
             "head_log_ratios": ratios.head,
             "ratio_worst_index": ratios.head_index.take(ratios.head.argmax()),

@@ -111,7 +111,7 @@ class KlSpike(Detector):
     def readings(self, metrics: Metrics) -> Iterator[Reading]:
         """The worst minibatch's KL."""
         limit = self.config.kl_limit * self.config.slack(metrics["rollouts"])
-        kl = metrics["approx_kl_max"]
+        kl = metrics["exact_kl_max"]
         yield self._above(kl, limit, f"KL of a minibatch reached {kl:.3g}, the limit is {limit:g}")
 
 
@@ -205,7 +205,9 @@ class LstmSaturation(Detector):
     patient = True
 
     def readings(self, metrics: Metrics) -> Iterator[Reading]:
-        """The share of saturated units."""
+        """The share of saturated units, of a policy that has a memory."""
+        if "lstm_saturation" not in metrics:
+            return
         limit = min(1.0, self.config.lstm_saturation_share * self.config.slack(metrics["rollouts"]))
         share = metrics["lstm_saturation"]
         yield self._above(share, limit, f"{share:.0%} of hidden units are saturated, the limit is {limit:.0%}")
@@ -218,7 +220,9 @@ class LstmSilence(Detector):
     patient = True
 
     def readings(self, metrics: Metrics) -> Iterator[Reading]:
-        """The size of the hidden state."""
+        """The size of the hidden state, of a policy that has a memory."""
+        if "lstm_rms" not in metrics:
+            return
         floor = self.config.lstm_rms_floor / self.config.slack(metrics["rollouts"])
         rms = metrics["lstm_rms"]
         yield self._below(rms, floor, f"hidden state has RMS {rms:.3g}, its floor is {floor:.3g}")

@@ -97,7 +97,7 @@ def total(values: Column, _: Columns) -> NDArray[np.float64]:
 
 SUMMARIES: dict[str, Callable[[Column, Columns], NDArray[np.float64]]] = {
     "entropy": over_choices,
-    "approx_kl_max": largest,
+    "exact_kl_max": largest,
     "max_abs_log_ratio": largest,
     "head_log_ratios": largest,
     "ratio_worst_index": at_the_worst_ratio,

@@ -33,6 +33,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from esper_agent.config import Masks
+
 Kind = Literal["discrete", "multi_discrete", "dict"]
 
 MOST_LOGITS = 2**16  # per step; a rollout of 8,192 steps then takes 2 GB
@@ -81,6 +83,7 @@ def action_spec(
     infos: Mapping[str, Any],
     *,
     condition_on_op: bool = False,
+    masks: Masks = "exact",
 ) -> ActionSpec:
     """Read the heads off a single environment's action space.
 
@@ -89,6 +92,7 @@ def action_spec(
         heads: the order that the environment declares, for a Dict space; None takes the space's own.
         infos: infos of a reset, which show whether the environment gives masks.
         condition_on_op: argument heads have logits for every value of the op head, the first one.
+        masks: which of the environment's masks are used, see `PPOConfig`.
 
     Raises:
         ValueError: for a space that is not made of Discrete heads starting at 0, or too large to be conditioned.
@@ -97,8 +101,8 @@ def action_spec(
     names = tuple(sizes) if heads is None or kind != "dict" else heads  # a wrapper may have changed the space
     if set(names) != set(sizes):
         raise ValueError(f"the environment orders the heads {heads}, but its action space has {tuple(sizes)}")
-    by_op = "action_mask_by_op" in infos
-    masked = by_op or "action_mask" in infos
+    by_op = masks == "exact" and "action_mask_by_op" in infos
+    masked = masks != "none" and (by_op or "action_mask" in infos)
     counts = tuple(sizes[name] for name in names)
     spec = ActionSpec(kind, names, counts, by_op, masked, condition_on_op and len(names) > 1)
     if not by_op and spec.cells * spec.width > MOST_LOGITS:
@@ -206,7 +210,7 @@ def user_masks(spec: ActionSpec, masks: Any, batch: int | None, device: torch.de
 
     Args:
         spec: the heads.
-        masks: infos with masks, or the marginal masks alone; None for an environment without masks.
+        masks: infos with masks, or the marginal masks alone; anything for a policy that knows no masks.
         batch: the number of observations that they belong to; None for a single one that is not batched.
         device: where the result lives.
 
@@ -214,10 +218,10 @@ def user_masks(spec: ActionSpec, masks: Any, batch: int | None, device: torch.de
         ValueError: when they are missing, belong to other observations, or are only marginal although legality depends
             on the op head.
     """
-    if masks is None:
-        if spec.masked:
-            raise ValueError("action_masks is None; allowed: the environment's infos or masks, since it gives masks")
+    if not spec.masked:
         return None
+    if masks is None:
+        raise ValueError("action_masks is None; allowed: the environment's infos or masks, since it gives masks")
     infos = masks if isinstance(masks, Mapping) and "action_mask" in masks else {"action_mask": masks}
     if spec.by_op and "action_mask_by_op" not in infos:
         raise ValueError("action_masks has no action_mask_by_op; allowed: the environment's infos")

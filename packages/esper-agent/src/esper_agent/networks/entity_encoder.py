@@ -24,12 +24,13 @@ class Entities:
 class EntityEncoder(nn.Module):
     """Embeds every entity with the same weights, and the whole by what its entities say on average and at most.
 
-    Entities stand in a row, and each is read together with its neighbours: what a block lacks shows in how gradients
-    change from block to block.
+    Entities stand in a row, and each may be read together with its neighbours: what a block lacks shows in how
+    gradients change from block to block.
 
     Args:
         entities: where they lie.
-        hidden: the layer that reads the shared numbers, the entity before, the entity, and the entity after.
+        hidden: the layer that reads the shared numbers and the entity; or, by its width, the shared numbers, the entity
+            before, the entity, and the entity after.
         embed: from there to the embedding.
         encoder: from the shared numbers and the pooled embeddings to the encoding.
     """
@@ -41,11 +42,13 @@ class EntityEncoder(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """[batch, time, size] to the encoding, followed by the embeddings: [batch, time, size + count x width]."""
         shared, each = observations.split([self.entities.shared, self.entities.count * self.entities.width], -1)
-        of_shared, of_three = self.hidden.weight.split([self.entities.shared, 3 * self.entities.width], 1)
+        of_shared, of_each = self.hidden.weight.tensor_split([self.entities.shared], 1)
         # The shared numbers are multiplied once, not once per entity.
         common = functional.linear(shared, of_shared, self.hidden.bias)[..., None, :]
-        three = with_neighbours(each.unflatten(-1, (self.entities.count, self.entities.width)))
-        embedded = torch.tanh(self.embed(torch.tanh(common + functional.linear(three, of_three))))
+        described = each.unflatten(-1, (self.entities.count, self.entities.width))
+        if of_each.shape[1] > self.entities.width:
+            described = with_neighbours(described)
+        embedded = torch.tanh(self.embed(torch.tanh(common + functional.linear(described, of_each))))
         encoded = self.encoder(torch.cat([shared, embedded.mean(-2), embedded.amax(-2)], -1))
         return torch.cat([encoded, embedded.flatten(-2)], -1)
 

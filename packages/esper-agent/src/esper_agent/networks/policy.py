@@ -1,4 +1,4 @@
-"""The network: encoder, LSTM, factored action heads and critic. Everything is [batch, time, ...]."""
+"""The network: encoder, memory, factored action heads and critic. Everything is [batch, time, ...]."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from esper_agent.config import PPOConfig
 from esper_agent.networks.action_spec import ActionSpec
 from esper_agent.networks.distribution import FactoredDistribution
 from esper_agent.networks.entity_encoder import Entities, EntityEncoder
-from esper_agent.networks.lstm import ResettingLSTM, State
+from esper_agent.networks.memory import NoMemory, make_memory, memory_size
 from esper_agent.networks.normalization import ObservationNormalizer, ValueNormalizer
+from esper_agent.networks.recurrence import State
 
 HIDDEN_GAIN = 2**0.5
 
@@ -23,11 +24,11 @@ class Evaluation:
 
     distribution: FactoredDistribution
     values: Tensor  # [batch, time], in normalised units
-    hidden: Tensor  # [batch, time, size], the LSTM's output
+    hidden: Tensor  # [batch, time, size], the memory's output; size 0 without a memory
 
 
 class Policy(nn.Module):
-    """An actor and a critic on one recurrent trunk. The critic sees neither masks nor actions.
+    """An actor and a critic on one trunk. The critic sees neither masks nor actions.
 
     Args:
         observation_size: width of an encoded observation.
@@ -49,7 +50,8 @@ class Policy(nn.Module):
             ObservationNormalizer(observation_size, config.observation_clip) if config.normalize_observations else None
         )
         self.encoder = _encoder(observation_size, config) if entities is None else _entity_encoder(entities, config)
-        self.lstm = ResettingLSTM(self.encoding, config.lstm_size, config.lstm_layers, config.forget_bias)
+        self.memory = make_memory(self.encoding, config)
+        self.skip = _skip(self.encoding, config)
         self.decoder = Decoder(actions, config, entities)
         self.values = ValueNormalizer(self.decoder.value, float(config.value_window))
         self.register_buffer("padding", actions.padding_mask(), persistent=False)
@@ -70,7 +72,7 @@ class Policy(nn.Module):
 
     def initial_state(self, batch: int) -> State:
         """The state at the start of an episode."""
-        return self.lstm.initial_state(batch)
+        return self.memory.initial_state(batch)
 
     def forward(
         self, observations: Tensor, state: State, starts: Tensor, max_resets: int, penalty: Tensor
@@ -85,20 +87,23 @@ class Policy(nn.Module):
             penalty: of `Legality`, broadcastable to [cells, width, batch, time].
         """
         encoded = self.encode_call(observations)
-        hidden = self.lstm(encoded[..., : self.encoding], state, starts, max_resets)
+        hidden = self.memory(encoded[..., : self.encoding], state, starts, max_resets)
         logits, values = self.decode_call(self._features(hidden, encoded))
-        return Evaluation(FactoredDistribution(self.actions, logits, penalty), values, hidden)
+        remembered = hidden[..., :0] if isinstance(self.memory, NoMemory) else hidden
+        return Evaluation(FactoredDistribution(self.actions, logits, penalty), values, remembered)
 
     def step(self, observations: Tensor, state: State, starts: Tensor) -> tuple[Tensor, State]:
         """One step for acting: [batch, 1, observation_size] to the decoder's features [batch, 1, ...] and state."""
         keep = (~starts).to(state[0].dtype)
         encoded = self.encode(observations)
-        hidden, after = self.lstm.step(encoded[:, 0, : self.encoding], (state[0] * keep, state[1] * keep))
+        hidden, after = self.memory.step(encoded[:, 0, : self.encoding], (state[0] * keep, state[1] * keep))
         return self._features(hidden[:, None], encoded), after
 
     def _features(self, hidden: Tensor, encoded: Tensor) -> Tensor:
-        """What the decoder reads: the LSTM's output and, past the LSTM, the embeddings of entities."""
-        embedded = encoded[..., self.encoding :]
+        """What the decoder reads: the memory's output and, past the memory, the embeddings of entities."""
+        encoding, embedded = encoded[..., : self.encoding], encoded[..., self.encoding :]
+        if self.skip is not None:
+            hidden = hidden + self.skip(encoding)
         return torch.cat([hidden, embedded], -1) if embedded.shape[-1] else hidden
 
     def value(self, observations: Tensor, state: State, starts: Tensor) -> Tensor:
@@ -129,15 +134,16 @@ def argument_scatter(actions: ActionSpec) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """From the LSTM's output, and the embeddings of entities if there are any, to logits and the normalised value."""
+    """From the memory's output, and the embeddings of entities if there are any, to logits and the normalised value."""
 
     scatter: Tensor
 
     def __init__(self, actions: ActionSpec, config: PPOConfig, entities: Entities | None = None) -> None:
         super().__init__()
         self.actions, self.entities = actions, entities
-        self.size, width = config.lstm_size, config.head_hidden
-        self.norm = nn.LayerNorm(self.size) if config.recurrent_norm else nn.Identity()
+        self.size, width = memory_size(config), config.head_hidden
+        normed = config.recurrent_norm and config.memory != "none"
+        self.norm = nn.LayerNorm(self.size) if normed else nn.Identity()
         self.actor = orthogonal(nn.Linear(self.size, width), HIDDEN_GAIN)
         self.heads = nn.ModuleDict(
             {
@@ -168,7 +174,7 @@ class Decoder(nn.Module):
         return self._values(self._parts(features)[0])
 
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The LSTM's output, normalised, and the embeddings of entities."""
+        """The memory's output, normalised, and the embeddings of entities."""
         return self.norm(features[..., : self.size]), features[..., self.size :]
 
     def _values(self, hidden: Tensor) -> Tensor:
@@ -217,6 +223,14 @@ class Decoder(nn.Module):
         return actor.expand(self.actions.rows, *actor.shape)
 
 
+def _skip(encoding: int, config: PPOConfig) -> nn.Module | None:
+    """The path around the memory; a matrix where the widths differ."""
+    if not config.memory_skip or config.memory == "none":
+        return None
+    size = memory_size(config)
+    return nn.Identity() if size == encoding else orthogonal(nn.Linear(encoding, size), 1.0)
+
+
 def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in zip((observation_size, *config.encoder_sizes), config.encoder_sizes, strict=False):
@@ -228,7 +242,8 @@ def _encoder(observation_size: int, config: PPOConfig) -> nn.Sequential:
 
 def _entity_encoder(entities: Entities, config: PPOConfig) -> EntityEncoder:
     width = config.encoder_sizes[0]
-    hidden = orthogonal(nn.Linear(entities.shared + 3 * entities.width, width), HIDDEN_GAIN)
+    seen = entities.width * (3 if config.entity_neighbours else 1)
+    hidden = orthogonal(nn.Linear(entities.shared + seen, width), HIDDEN_GAIN)
     embed = orthogonal(nn.Linear(width, config.entity_size), HIDDEN_GAIN)
     return EntityEncoder(entities, hidden, embed, _encoder(entities.shared + 2 * config.entity_size, config))
 
