@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak clean
+.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -64,6 +64,9 @@ ledger: $(STAMP)  ## which rows of tests/ledger.md are proven by a passing test
 
 soak: $(STAMP)  ## long runs that look for leaks
 	$(BIN)/python -m pytest -m soak
+
+integrations: $(STAMP)  ## the recipes of heavy libraries, each library in an environment of its own
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check_integrations.py
 
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from check_integrations import HEAVY
 from esper_agent.baselines.scripted import NeverGrow
 from esper_agent.evaluation.paired import make_test_env, play
 from precision import ulps
@@ -19,6 +20,8 @@ from precision import ulps
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SINGLE_FILE = ROOT / "examples" / "ppo_single_file.py"
+LIGHT = ("gymnasium_wrappers", "optuna_search", "sb3_all")
+RECIPES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 SHORT = [path for path in EXAMPLES if path != SINGLE_FILE]
 
 
@@ -67,6 +70,25 @@ def test_a_short_example_runs(path: Path) -> None:
     command = [sys.executable, "-W", "error::UserWarning:esper_env", *command_of(path)[1:]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_recipe_of_a_light_library_runs(name: str) -> None:
+    path = ROOT / "examples" / "integrations" / f"{name}.py"
+    command = [sys.executable, "-W", "error::UserWarning:esper_env", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_every_recipe_is_run_somewhere_and_stands_on_its_page() -> None:
+    heavy = [recipe for _, recipes in HEAVY.values() for recipe in recipes]
+    assert sorted([*LIGHT, *heavy]) == [path.stem for path in RECIPES]
+    page = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+    for path in RECIPES:
+        assert command_of(path) == ["python", f"examples/integrations/{path.name}"]
+        assert f"(../examples/integrations/{path.name})" in page
 
 
 def test_the_single_file_is_short_and_needs_no_agent() -> None:

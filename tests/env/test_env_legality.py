@@ -1,10 +1,11 @@
 """Legality: what the tables call legal is what the environment executes, no more and no less."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from env_tools import WAIT, act, any_actions, assert_same, batch, canonical_actions, everywhere, play, row_bits, tiny
-from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op, sample_mask
+from esper_env import HEADS, RELEVANT_HEADS, EsperVectorEnv, Op, sample_action, sample_mask
 from esper_env.mdp.actions import canonical
 from esper_env.mdp.lifecycle import gates, is_legal
 from esper_env.mdp.simulation import Simulation
@@ -191,3 +192,19 @@ def test_every_task_offers_the_declared_heads() -> None:
         spec = TASKS[task]
         assert [env.single_action_space[head].n for head in HEADS] == [5, len(spec.host.slots), 5, 3, 3]
         assert env.heads == HEADS
+
+
+def test_sampled_actions_are_exactly_legal() -> None:
+    env = gymnasium.make("Esper-v0")
+    env.action_space.seed(0)
+    ops = set()
+    for seed in range(3):
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            action = sample_action(env.action_space, info)
+            assert env.action_space.contains(action)
+            ops.add(int(action["op"]))
+            _, _, over, _, info = env.step(action)
+            assert not info["invalid_action"]
+    assert ops == set(Op)

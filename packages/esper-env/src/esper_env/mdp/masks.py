@@ -1,9 +1,11 @@
 """Legality as tables: exact masks per operation, and the marginal masks that follow from them."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -43,6 +45,12 @@ def marginal_masks(by_op: Masks) -> Masks:
     allowed = (torch.cat([by_op[head] for head in rest], dim=2) & legal.unsqueeze(2)).amax(dim=1)
     parts = allowed.split([by_op[head].shape[2] for head in rest], dim=1)
     return {"op": legal.clone(), **dict(zip(rest, parts, strict=True))}
+
+
+def sample_action(space: spaces.Dict, info: dict[str, Any]) -> dict[str, Any]:
+    """A random legal action of a single environment: the operation first, then its arguments by their exact masks."""
+    op = space["op"].sample(info["action_mask"]["op"])
+    return {"op": op} | {head: space[head].sample(info["action_mask_by_op"][head][op]) for head in HEADS[1:]}
 
 
 def sample_mask(marginal: dict[str, NDArray[np.int8]]) -> dict[str, tuple[NDArray[np.int8], ...]]:
