@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, report, compare, record, upgrade."""
+"""The command line: train, evaluate, report, compare, record, imitate, iql, upgrade."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from esper_agent.comparison.command import add_compare, add_env_settings, plain_
 from esper_agent.comparison.measuring import measure, table
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
-from esper_agent.offline.commands import add_record
+from esper_agent.offline.commands import add_learning, add_record
 from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.profiling import describe_profile
@@ -58,7 +58,10 @@ def _train(options: argparse.Namespace, ranks: Ranks) -> RunDirectory:
     run = RunDirectory(options.run_dir, trusted=options.trust)
     given = {name: getattr(options, name) for name in RunConfig.__dataclass_fields__ if hasattr(options, name)}
     given |= {name: dict(given[name]) for name in ("agent", "env") if name in given}
+    if "start_from" in given:
+        given = _like_the_start(given, trusted=options.trust)
     if options.resume:
+        _refuse_offline(run)
         changes: dict[str, Any] = {name: given.pop(name) for name in ("device", "threads") if name in given}
         if given:
             superfluous = ", ".join(_as_typed(name) for name in sorted(given))
@@ -70,6 +73,20 @@ def _train(options: argparse.Namespace, ranks: Ranks) -> RunDirectory:
         config = RunConfig(**given)
         start_run(run, config, progress_bar=options.progress, profile=options.profile, ranks=ranks)
     return run
+
+
+def _like_the_start(given: dict[str, Any], *, trusted: bool) -> dict[str, Any]:
+    """The settings of a run that begins with another's agent: those of that one where none are given."""
+    run, _ = find_checkpoint(Path(given["start_from"]), trusted=trusted)
+    start = run.read_config()
+    same: dict[str, Any] = {"env_id": start.env_id, "n_envs": start.n_envs}
+    both = {name: getattr(start, name) | given.get(name, {}) for name in ("agent", "env")}
+    return same | given | both
+
+
+def _refuse_offline(run: RunDirectory) -> None:
+    if run.offline_file.exists():
+        raise RunError(f"{run.path} learns from a dataset; its own command continues it, or train --from it elsewhere")
 
 
 def _say_finished(run: RunDirectory, *, profile: bool) -> None:
@@ -118,7 +135,7 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    names = "{train,evaluate,report,compare,record,upgrade}"
+    names = "{train,evaluate,report,compare,record,imitate,iql,upgrade}"
     commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
@@ -127,6 +144,12 @@ def build_parser() -> OneLineParser:
     command = commands.add_parser("record", help="write episodes that baselines or agents play as a Minari dataset")
     add_record(command)
     _add_trust(command)
+    learning = {"imitate": "learn to decide as recorded", "iql": "learn from a dataset by implicit Q-learning"}
+    for name, meaning in learning.items():
+        command = commands.add_parser(name, help=meaning)
+        add_learning(command, name)
+        _add_agent_settings(command)
+        _add_trust(command)
     command = commands.add_parser("upgrade", help="bring a checkpoint to the current version, in place")
     command.add_argument("file", type=Path, metavar="FILE", help="the checkpoint")
     command.set_defaults(command=upgrade)
@@ -156,15 +179,23 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default=unset, help=f"cpu or cuda; under torchrun each rank has its own GPU ({defaults.device})"
     )
-    parser.add_argument(
-        "--set", dest="agent", type=_agent_setting, action="append", default=unset, metavar="NAME=VALUE",
-        help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
-    )  # fmt: skip
+    _add_agent_settings(parser)
+    text = "run directory or checkpoint whose agent the run begins with; settings that are not given are its own"
+    parser.add_argument("--from", dest="start_from", default=unset, metavar="RUN_OR_CHECKPOINT", help=text)
+    text = "weight of the divergence from the agent of --from in the loss, which fades over the run (0)"
+    parser.add_argument("--pull", type=float, default=unset, metavar="X", help=text)
     _add_trust(parser)
     add_env_settings(parser, default=unset)
     parser.add_argument("--profile", action="store_true", help="measure phases and write a torch trace of some updates")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
     parser.set_defaults(command=train, parser=parser)
+
+
+def _add_agent_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", dest="agent", type=_agent_setting, action="append", default=argparse.SUPPRESS, metavar="NAME=VALUE",
+        help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
+    )  # fmt: skip
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +248,9 @@ def _agent_setting(text: str) -> tuple[str, Any]:
 
 def _as_typed(name: str) -> str:
     """A setting of a run as it is given on the command line."""
-    return {"env_id": "ENV_ID", "agent": "--set", "env": "--env-set"}.get(name, f"--{name.replace('_', '-')}")
+    return {"env_id": "ENV_ID", "agent": "--set", "env": "--env-set", "start_from": "--from"}.get(
+        name, f"--{name.replace('_', '-')}"
+    )
 
 
 def _positive(text: str) -> int:

@@ -48,6 +48,7 @@ class LossSettings:
     huber_delta: float
     entropy_unit: Literal["share", "nats"]
     entropy_coefs: Tensor  # [heads]
+    pull: float = 0.0  # weight of the divergence from where the training started
 
 
 @dataclass(frozen=True)

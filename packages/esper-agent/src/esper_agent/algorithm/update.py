@@ -10,6 +10,7 @@ from esper_agent.algorithm.acting import autocast
 from esper_agent.algorithm.compilation import Compilation
 from esper_agent.algorithm.loss import Counts, Loss, LossSettings, Targets, ppo_loss
 from esper_agent.algorithm.optimizer import GroupedAdamW
+from esper_agent.algorithm.pull import Pull
 from esper_agent.algorithm.rollout_buffer import (
     RolloutBuffer,
     SequenceBatch,
@@ -72,6 +73,7 @@ class Learner:
         self.optimizer = GroupedAdamW(policy.parameter_groups(), config)
         ranks.copy_from_leader([self.optimizer.flat])
         self.counters = Counters()
+        self.pull: Pull | None = None
         # Reading a tensor is free on the CPU and stalls an accelerator; stopping early there would cost more.
         self.may_peek = self.device.type == "cpu"
         self.compilation = Compilation() if config.compile else None
@@ -95,6 +97,7 @@ class Learner:
             huber_delta=config.huber_delta,
             entropy_unit=config.entropy_unit,
             entropy_coefs=torch.tensor(list(coefs.values()), device=self.device),
+            pull=0.0 if self.pull is None else self.pull.weight * progress_remaining,
         )
 
     def partition(self, sequences: int) -> list[Tensor]:
@@ -246,7 +249,11 @@ class Learner:
 
     def _differentiate(self, batch: SequenceBatch, targets: Targets, settings: LossSettings, counts: Counts) -> Loss:
         """The loss over the minibatches of all ranks; its gradients are left in the optimiser."""
-        loss = ppo_loss(self.evaluate(batch), batch, targets, settings, counts)
+        evaluation = self.evaluate(batch)
+        loss = ppo_loss(evaluation, batch, targets, settings, counts)
+        if self.pull is not None:
+            away = (self.pull(evaluation, batch) * batch.decisions).sum() / counts.steps.clamp(min=1)
+            loss = replace(loss, total=loss.total + settings.pull * away, metrics={**loss.metrics, "pull": away})
         self.optimizer.differentiate(loss.total)
         parts = [part.detach() for part in (loss.total, *loss.metrics.values())]
         gradient, total, *summed = self.ranks.sum(self.optimizer.gradient, *parts)

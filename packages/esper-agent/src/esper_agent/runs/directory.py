@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ class RunConfig:
         eval_every: environment steps between evaluations on validation instances; 0 for none.
         threads: that torch may use; 0 leaves them to torch.
         ranks: processes that the run was started on.
+        start_from: run directory or checkpoint whose policy the run began with; None for a new one.
+        pull: weight of the divergence from that policy in the loss, which fades over the run; 0 for none.
         env: arguments of the environment; those left out are its id's.
         agent: settings of the agent; those left out have their defaults.
     """
@@ -52,6 +55,8 @@ class RunConfig:
     eval_every: int = 0
     threads: int = 0
     ranks: int = 1
+    start_from: str | None = None
+    pull: float = 0.0
     env: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
 
@@ -61,13 +66,18 @@ class RunConfig:
             value = getattr(self, name)
             if (type(value) is not int or value < low) and (name, value) != ("n_envs", None):
                 raise RunError(f"{name} is {value!r}; allowed: an integer of at least {low}")
+        if isinstance(self.pull, bool) or not isinstance(self.pull, int | float) or not 0 <= self.pull < inf:
+            raise RunError(f"pull is {self.pull!r}; allowed: a finite number from 0 on")
+        if self.pull and self.start_from is None:
+            raise RunError(f"pull is {self.pull!r}; allowed: 0, unless start_from names what it pulls to")
 
 
 class RunDirectory:
     """The files of one run.
 
     config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and lock; when asked
-    for, best_model.ckpt, report.html and profile/; critical/ after a critical event.
+    for, best_model.ckpt, report.html and profile/; critical/ after a critical event; offline.json if it learns from a
+    dataset; start.ckpt, the policy that it began with, if not with a new one.
 
     Args:
         path: the directory.
@@ -85,6 +95,8 @@ class RunDirectory:
         self.report_file = path / "report.html"
         self.profile_directory = path / "profile"
         self.critical_directory = path / DIRECTORY
+        self.offline_file = path / "offline.json"
+        self.start_file = path / "start.ckpt"
         self.lock_file = path / "lock"
 
     def create(self) -> None:

@@ -1,5 +1,6 @@
 """Training in a run directory: periodic checkpoints, resuming, and stopping on request."""
 
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,11 +20,13 @@ from esper_agent.algorithm.checkpoint import State, load_checkpoint, restore_che
 from esper_agent.algorithm.defaults import default_n_envs
 from esper_agent.algorithm.devices import choose_device
 from esper_agent.algorithm.environments import make_vector_env
+from esper_agent.algorithm.pull import Pull
 from esper_agent.algorithm.schedules import describe, restore
 from esper_agent.distributed import ALONE, Ranks
+from esper_agent.networks.policy import check_shapes
 from esper_agent.ppo import FactoredRecurrentPPO
 from esper_agent.runs.action_shares import ActionShares
-from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.learning_curve import draw_learning_curve
 from esper_agent.runs.profiling import ProfileRun
 from esper_agent.runs.stopping import Interrupted, stopping_on_signals
@@ -80,15 +83,18 @@ def start_run(
         LostRanksError: when another rank has died.
     """
     model = build_model(config, ranks)
+    start = begin_with(model, config, run)
     # Every setting is written down, so that a later default cannot change a resumed run.
     n_envs = model.buffer.n_envs * ranks.size
     config = replace(config, n_envs=n_envs, ranks=ranks.size, agent=describe(asdict(model.config)))
-    with _explaining_failed_writes(run):
+    with explaining_failed_writes(run):
         if ranks.leads:
             run.create()
         with run.locked() if ranks.leads else nullcontext():
             if ranks.leads:
                 run.create()  # still empty, now that nobody else can begin
+                if start is not None:
+                    shutil.copyfile(start, run.start_file)
                 run.write_config(config)
             _train(run, config, model, progress_bar=progress_bar, profile=profile)
 
@@ -111,8 +117,10 @@ def resume_run(
     """
     config = run.read_config()
     config = replace(config, **changes)
-    with _explaining_failed_writes(run), run.locked() if ranks.leads else nullcontext():
+    with explaining_failed_writes(run), run.locked() if ranks.leads else nullcontext():
         model = build_model(config, ranks)
+        if config.start_from is not None:
+            adopt(model, run.start_file, config.pull)
         if run.checkpoints():
             state = restore_newest(run, model)
             _note_other_ranks(1 + len(state["other_ranks"]), ranks)
@@ -120,6 +128,37 @@ def resume_run(
             run.sweep()
             _note(run.unreadable_metrics())
         _train(run, config, model, progress_bar=progress_bar, profile=profile)
+
+
+def begin_with(model: FactoredRecurrentPPO, config: RunConfig, run: RunDirectory) -> Path | None:
+    """Give a new run's agent the policy that its settings name; returns the checkpoint that it comes from."""
+    if config.start_from is None:
+        return None
+    _, checkpoint = find_checkpoint(Path(config.start_from), trusted=run.trusted)
+    adopt(model, checkpoint, config.pull)
+    return checkpoint
+
+
+def adopt(model: FactoredRecurrentPPO, checkpoint: Path, pull: float) -> None:
+    """Begin with the policy of a checkpoint, and the units that it knows observations and returns in.
+
+    Args:
+        model: the agent, untrained.
+        checkpoint: of an agent of the same shape.
+        pull: weight of the divergence from that policy in the loss, which fades over the run.
+
+    Raises:
+        CheckpointError: when it cannot be read or is of another shape.
+    """
+    state = load_checkpoint(checkpoint)
+    try:
+        check_shapes(state["policy"], model.policy.state_dict())
+    except ValueError as error:
+        raise CheckpointError(f"{checkpoint} does not fit: {error}") from error
+    model.policy.load_state_dict(state["policy"])
+    model.learner.counters.rollouts = state["counters"]["rollouts"]  # above 0, so that the units stay
+    if pull:
+        model.learner.pull = Pull(model.policy, pull, model.config.precision)
 
 
 def restore_newest(run: RunDirectory, model: FactoredRecurrentPPO) -> State:
@@ -222,7 +261,7 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining_failed_writes(run: RunDirectory) -> Iterator[None]:
+def explaining_failed_writes(run: RunDirectory) -> Iterator[None]:
     """One error for a full disk, a read-only directory and the like; checkpoints are replaced only when complete."""
 
     def report(failure: threading.ExceptHookArgs) -> None:
