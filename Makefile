@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations clean
+.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations site clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -39,6 +39,10 @@ format: $(STAMP)  ## apply ruff's fixes and format
 
 docs: $(STAMP)  ## write the pages of docs/ that are made from the code
 	$(BIN)/python docs/generate.py
+
+site: docs  ## the documentation as a site in dist/site; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs dist/site
+	$(BIN)/python tests/check_site.py dist/site
 
 bench: $(STAMP)  ## measure speed, quickly; full runs write benchmarks/results
 	$(BIN)/python benchmarks/engine_throughput.py --quick --json dist/bench/engine.json
