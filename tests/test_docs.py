@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from esper_agent import cli
 from esper_agent.baselines.agents import AGENTS
 from esper_agent.baselines.tuned import BASELINES
@@ -94,7 +95,7 @@ def test_the_detectors_of_gaming_are_the_registered_ones() -> None:
 def legal(config: EsperConfig, op: Op, stage: Stage, age: int) -> bool:
     state = State.blank(1, 1, "cpu")
     state.stage[:], state.age[:], state.stage_age[:], state.step[:] = int(stage), age, age, age
-    return op is Op.WAIT or bool(gates(state, config).by_op()[0, op, 0])
+    return op is Op.WAIT or bool(gates(state, config, budget=torch.ones(1)).by_op()[0, op, 0])
 
 
 def stated_legal(cell: str, config: EsperConfig, age: int) -> bool:

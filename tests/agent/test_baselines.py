@@ -8,7 +8,8 @@ from baseline_tools import KINDS, Env, committed, one_of, quick_env, stages, wat
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.evaluation.paired import make_test_env
-from esper_env import Op, Stage
+from esper_env import EsperVectorEnv, Op, Stage
+from esper_env.registration import ENVIRONMENTS
 
 ROWS = 4
 UNDERWAY = (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
@@ -176,3 +177,20 @@ def test_random_legal_needs_masks(env: Env) -> None:
     observation, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="needs action_masks"):
         RandomLegal(env).predict(observation)
+
+
+def test_with_partial_measurements_a_baseline_remembers_what_each_slot_showed_last_until_the_episode_ends() -> None:
+    env = EsperVectorEnv(2, **{**ENVIRONMENTS["Esper-Partial-v0"], "horizon": 8})
+    rule, state = NeverGrow(env), None
+    observation, _ = env.reset(seed=0)
+    shown = [observation]
+    for step in range(5):
+        actions, state = rule.predict(observation, state, np.full(2, step == 0))
+        observation, *_ = env.step(actions)
+        shown.append(observation)
+    _, (recalled, _) = rule.predict(observation, state, np.zeros(2, dtype=np.bool_))
+    gradients = [rule.slot_field(one, "block_gradient") for one in shown]
+    for slot, step in ((0, 3), (1, 4), (2, 5)):
+        np.testing.assert_array_equal(rule.slot_field(recalled, "block_gradient")[:, slot], gradients[step][:, slot])
+    _, (fresh, _) = rule.predict(observation, state, np.ones(2, dtype=np.bool_))
+    np.testing.assert_array_equal(fresh, observation)

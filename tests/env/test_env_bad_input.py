@@ -16,14 +16,18 @@ NUMBERS = {
     **{"warmup_steps": (-1, 0.5)},
     **{"holding_steps": (0, True), "prune_age": (0, -1), "embargo_steps": (-1, 0.5)},
     **{"collapse_loss": (0.5, float("inf")), "max_rollbacks": (-1, 1.0), "rollback_penalty": (-1.0, 101.0)},
-    **{"reward_scale": (0.0, -1.0, float("nan")), "invalid_action_cost": (-0.1, 101), "rent": (-0.1, "0.1")},
-    **{"slot_rent": (-0.1, "0.1")},
+    **{
+        "reward_scale": (0.0, -1.0, float("nan")),
+        "invalid_action_cost": (-0.1, 101),
+        "rent": (-0.1, "0.1", (0.2, 0.1), (0.1,)),
+    },
+    **{"slot_rent": (-0.1, "0.1", None, (0.0, 101.0)), "budget": (-1, 1.5, (2, 1), (0.5, 2), "one", True)},
     **{"metric_weight": (-1.0,), "stage_weight": (-1.0,), "contribution_weight": (-1.0,)},
     **{"entanglement_weight": (-1.0,), "ratio_epsilon": (0.0, -0.0, -1e-3), "legitimate_age": (0, 0.5)},
     **{"holding_slope": (-1.0,), "holding_cap": (-1.0,), "shock_weight": (-1.0,), "loss_weight": (-1.0,)},
     **{"spike_loss": (0.5, float("inf")), "small_loss": (0.0, 1.5), "control_interval": (-1, 0.5)},
     **{"ransom_contribution": (-0.1, 1.1), "ransom_gain": (-0.1, 1.1), "churn_prunes": (0, 1.5)},
-    **{"holding_limit": (0,), "plateau_tolerance": (-0.1, 1.1)},
+    **{"holding_limit": (0,), "plateau_tolerance": (-0.1, 1.1), "validation_samples": (0, 1.5)},
 }
 PAIRS = {
     "live_units": ((0, 1), (3, 1), (1.0, 2.0), (1,), 2, (1, 6)),
@@ -42,6 +46,8 @@ CHOICES = {
     "threads": (0, -1, 1.5, "two", 100_000),
     "dtype": ("float16", None, torch.float32),
     "instances": ("held_out", None),
+    "shapes": ("narrow", None),
+    "measurements": ("some", None),
     "reward": ("dense", None, "Shaped"),
 }
 BAD = {**NUMBERS, **PAIRS, **LISTS, **CHOICES}

@@ -285,7 +285,7 @@ def test_a_loss_that_jumps_is_a_collapse_long_before_it_is_absurd(monkeypatch: p
     def measure(*arguments: Any) -> Evaluation:
         return replace(evaluate(*arguments), loss=torch.tensor(next(course)))
 
-    monkeypatch.setattr("esper_env.mdp.simulation.evaluate", measure)
+    monkeypatch.setattr("esper_env.mdp.measuring.evaluate", measure)
     env.reset(seed=0)
     flags = [env.step(everywhere(WAIT, 2))[-1]["rolled_back"].tolist() for _ in range(3)]
     assert flags == [[False, False], [True, False], [False, False]]

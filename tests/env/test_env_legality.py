@@ -29,7 +29,7 @@ def test_the_tables_and_the_gate_of_execution_agree_on_every_joint_action_in_hun
     assert len(joint) == 1 + 3 * 3 * 3 * 3 + 3 * 3
     states, legal = 0, 0
     for *_, infos in play(env, 19, seed=3):
-        allowed = gates(env.simulation.state, env.simulation.config)
+        allowed = gates(env.simulation.state, env.simulation.config, env.simulation.instance.budget)
         executed = [is_legal(torch.from_numpy(action).expand(24, -1), allowed).numpy() for action in joint]
         tabled = legal_by_table(infos["action_mask_by_op"], joint)
         np.testing.assert_array_equal(np.stack(executed, axis=1), tabled)

@@ -48,7 +48,8 @@ def transition(before: State, after: State, config: EsperConfig, rng: np.random.
     flags = [torch.from_numpy(rng.random(n) < 0.3) for _ in range(3)]
     op = torch.from_numpy(rng.integers(len(Op), size=n))
     control = torch.from_numpy(rng.random(n)), torch.from_numpy(rng.random(n) < 0.5)
-    return Transition(before, after, op, *flags, flags[1] | flags[2], *control, config, log(10))
+    prices = [torch.full((n,), np.max(price), dtype=torch.float64) for price in (config.rent, config.slot_rent)]
+    return Transition(before, after, op, *flags, flags[1] | flags[2], *control, *prices, config, log(10))
 
 
 configs = st.builds(

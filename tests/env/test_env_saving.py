@@ -108,7 +108,7 @@ def test_a_saved_state_is_tensors_and_plain_values_that_later_steps_leave_alone(
     copy = {path: value.clone() if isinstance(value, torch.Tensor) else value for path, value in leaves(saved).items()}
     course(env, 5, 9)
     assert_same(leaves(saved), copy)
-    allowed = (torch.Tensor, str, int, float, bool, list)
+    allowed = (torch.Tensor, str, int, float, bool, list, type(None))
     assert all(isinstance(value, allowed) for value in leaves(saved).values())
     assert all(isinstance(key, str) for path in leaves(saved) for key in path.split("/"))
 

@@ -10,7 +10,7 @@ from esper_env import EsperEnv, Op
 from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.actions import HEADS, RELEVANT_HEADS
 from esper_env.mdp.detectors import DETECTORS
-from esper_env.mdp.observation import Field, Schema, global_fields, slot_fields
+from esper_env.mdp.observation import DRAWN_FIELDS, LOOKED_AT, Field, Schema, global_fields, slot_fields
 from esper_env.mdp.rewards import PRESETS, TERMS
 from esper_env.registration import ENVIRONMENTS
 from esper_env.tasks import TASKS
@@ -43,9 +43,11 @@ def test_the_page_has_gymnasiums_sections() -> None:
 
 
 def test_the_observation_tables_are_the_schema() -> None:
-    of_host, of_slots = tables(section("Observation Space"))
+    of_host, drawn, of_slots, partial = tables(section("Observation Space"))
     assert of_host == as_rows(global_fields())
+    assert drawn == as_rows(tuple(DRAWN_FIELDS.values()))
     assert of_slots == as_rows(slot_fields(BLUEPRINTS))
+    assert partial == as_rows((LOOKED_AT,))
 
 
 def test_the_size_of_the_observation_is_as_stated() -> None:

@@ -8,8 +8,11 @@ from typing import Any
 TEMPI = (3, 5, 8)  # steps that a ramp may take
 DTYPES = ("float32", "float64")
 INSTANCE_SETS = ("train", "validation", "test")
+SHAPES = ("lesions", "widths")
+MEASUREMENTS = ("full", "partial")
 
 Range = tuple[float, float]
+Price = float | Range  # a number that is the same in every episode, or a range that each draws from and observes
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,13 @@ class EsperConfig:
 
     # What an episode draws.
     instances: str = "train"
+    shapes: str = "lesions"  # of hosts: few blocks narrowed, or every block's width drawn
     lesion_weights: tuple[float, float, float] = (0.3, 0.5, 0.2)  # how often none, one, two blocks are lesioned
     live_units: tuple[int, int] = (1, 3)
     learning_rate: Range = (0.12, 0.25)
     label_noise: Range = (0.0, 0.1)
     subset: Range = (0.6, 1.0)
+    budget: int | tuple[int, int] | None = None  # seeds at a time; None for one per slot
 
     # Lifecycle: dwell times in steps.
     warmup_steps: int = 2
@@ -50,8 +55,8 @@ class EsperConfig:
     reward: str = "shaped"
     reward_scale: float = 1.0
     invalid_action_cost: float = 0.0
-    rent: float = 0.03
-    slot_rent: float = 0.04
+    rent: Price = 0.03
+    slot_rent: Price = 0.04
     metric_weight: float = 1.0
     stage_weight: float = 0.01
     stage_potential: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 0.0)  # when a stage begins, in order of Stage
@@ -72,7 +77,10 @@ class EsperConfig:
     churn_prunes: int = 3
     holding_limit: int = 6
 
-    # Observation: a metric must rise by this much to end a plateau.
+    # Observation: what a step measures, and on how many samples if that is part of it; a metric must rise by
+    # plateau_tolerance to end a plateau.
+    measurements: str = "full"
+    validation_samples: int = 16
     plateau_tolerance: float = 0.005
 
     def __post_init__(self) -> None:
@@ -84,6 +92,10 @@ class EsperConfig:
             check_range("threads", self.threads, 1, 1024, integer=True)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("instances", self.instances, INSTANCE_SETS)
+        check_choice("shapes", self.shapes, SHAPES)
+        check_choice("measurements", self.measurements, MEASUREMENTS)
+        for name, (low, high) in _PRICES.items():
+            _check_price(name, getattr(self, name), low, high)
         for name, (length, high) in _LISTS.items():
             _check_list(name, getattr(self, name), length, high)
         if sum(self.lesion_weights) <= 0:
@@ -105,8 +117,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rollback_penalty": (0.0, 100.0),
     "reward_scale": (1e-6, 1e6),
     "invalid_action_cost": (0.0, 100.0),
-    "rent": (0.0, 100.0),
-    "slot_rent": (0.0, 100.0),
     "metric_weight": (0.0, 100.0),
     "stage_weight": (0.0, 100.0),
     "contribution_weight": (0.0, 100.0),
@@ -122,6 +132,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "ransom_gain": (0.0, 1.0),
     "churn_prunes": (1, 1000),
     "holding_limit": (1, 1000),
+    "validation_samples": (1, 1_000_000),
     "plateau_tolerance": (0.0, 1.0),
 }
 _PAIRS: dict[str, tuple[float, float]] = {
@@ -130,12 +141,18 @@ _PAIRS: dict[str, tuple[float, float]] = {
     "label_noise": (0.0, 1.0),
     "subset": (0.01, 1.0),
 }
+_PRICES: dict[str, tuple[float, float]] = {"rent": (0.0, 100.0), "slot_rent": (0.0, 100.0), "budget": (0, 1000)}
 _LISTS: dict[str, tuple[int, float]] = {  # how many non-negative numbers, and the greatest
     "lesion_weights": (3, 1e6),
     "stage_potential": (6, 100.0),
     "op_costs": (5, 100.0),
 }
-_INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {"live_units"}
+_INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {"live_units", "budget"}
+
+
+def ends(price: Price) -> Range:
+    """The least and the greatest value of a price."""
+    return price if isinstance(price, tuple) else (price, price)
 
 
 def make_config(**settings: Any) -> EsperConfig:
@@ -172,6 +189,14 @@ def _check_pair(name: str, value: object, low: float, high: float) -> None:
     right = isinstance(value, tuple) and len(value) == 2 and all(_is_number(one, integer) for one in value)
     if not right or not low <= value[0] <= value[1] <= high:  # type: ignore[index]
         raise ValueError(f"{name} is {value!r}; allowed: two ascending {_allowed(low, high, integer)}")
+
+
+def _check_price(name: str, value: object, low: float, high: float) -> None:
+    """A number, or two ascending ones; of integers also None, which is no limit."""
+    if isinstance(value, tuple):
+        _check_pair(name, value, low, high)
+    elif value is not None or name not in _INTEGERS:
+        check_range(name, value, low, high, integer=name in _INTEGERS)
 
 
 def _check_list(name: str, value: object, length: int, high: float) -> None:

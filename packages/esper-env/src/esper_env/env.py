@@ -22,16 +22,25 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     steps, and is at last committed for good (fossilised) or removed (pruned).
 
     Each episode draws an **instance**: which blocks of the host are lesioned, with few live units (none, one or two),
-    the learning rate, the label noise, and the part of the data that is used. So where, what, when and whether to
-    grow differs by episode, and must be inferred from how the host behaves: no observation tells the instance.
+    the learning rate, the label noise, and the part of the data that is used; with `shapes="widths"` the width of every
+    block; and, where they are given as ranges, the prices of capacity and the number of seeds allowed. So where, what,
+    when and whether to grow differs by episode, and must be inferred from how the host behaves: of the instance an
+    observation tells only prices and budget.
 
     One step: apply the operation; train the host and its seeds for a fixed number of minibatches; move ramps and
     dwell times on; validate, with and without each seed; restore the host if it collapsed; observe and reward.
+
+    With `measurements="partial"` a step, but for the last one, measures less, as a training run that grows must: it
+    validates on few samples, drawn anew by each row and step, and looks at one slot, in turn. Only there gradients and
+    what a seed adds are measured, and earlier metrics are not repeated: evidence must be gathered and remembered. The
+    metric of the final reward is that of all samples.
 
     | Id | Host | Data |
     |---|---|---|
     | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
     | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; one place in six, more expensive parameters | the same |
+    | `Esper-Partial-v0` | that of `Esper-v0`; a step measures 16 validation samples and one slot | the same |
+    | `Esper-Shapes-v0` | MLP, 3 blocks of 2 to 24 units, all widths drawn; drawn price and budget | the same |
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
     | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
     | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |
@@ -70,7 +79,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     | Operation | Legal in a slot that is | Leads to |
     |---|---|---|
-    | GERMINATE | DORMANT, after `warmup_steps` | TRAINING: the seed learns, and the host does not feel it |
+    | GERMINATE | DORMANT, after `warmup_steps`, within the `budget` | TRAINING: the seed learns, unfelt by the host |
     | ADVANCE | TRAINING for `training_steps` | BLENDING: alpha rises to 1, then HOLDING by itself |
     | FOSSILIZE | HOLDING for `holding_steps` | FOSSILIZED: stays to the end, trains on, pays rent |
     | PRUNE | TRAINING, BLENDING or HOLDING, and `prune_age` steps old | EMBARGOED for `embargo_steps` |
@@ -83,6 +92,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
 
     ## Observation Space
     A float32 `Box` vector of 27 + 29 x slots numbers: the fields of the host, then those of slot 0, slot 1, ...
+    Prices that are ranges, and a budget, add one number each to those of the host.
     `env.unwrapped.describe_observation(vector)` prints a vector as a table; `env.unwrapped.observation_entities` says
     which head chooses among the slots, and how many numbers describe the host and each slot. A measurement that does
     not exist is 0, and its flag says so. Losses are l / (l + that of a uniform guess); other unbounded quantities pass
@@ -108,6 +118,14 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `last_op` | 5 | 0 | 1 | the operation of the last step, one-hot |
     | `last_executed` | 1 | 0 | 1 | it was legal and executed |
 
+    If `rent` or `slot_rent` is a range, or there is a `budget`, the host also has:
+
+    | Field | Size | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | `rent` | 1 | 0 | 1 | the price of parameters, if it is drawn |
+    | `slot_rent` | 1 | 0 | 1 | the price of a seed, if it is drawn |
+    | `seeds_left` | 1 | 0 | 1 | seeds that the budget still allows / slots, if there is one |
+
     Each slot has:
 
     | Field | Size | Min | Max | Meaning |
@@ -130,6 +148,13 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `position` | 1 | 0 | 1 | place of the block in the host |
     | `may_advance` | 1 | 0 | 1 | ADVANCE is legal here |
     | `may_fossilize` | 1 | 0 | 1 | FOSSILIZE is legal here |
+
+    With `measurements="partial"` each slot also has the following. Where it is 0, gradients and what a seed adds are
+    not known and 0; `block_gradient_share` and `metric_history` are not known anywhere.
+
+    | Field | Size | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | `looked_at` | 1 | 0 | 1 | gradients and what a seed adds were measured here |
 
     ## Rewards
     The reward is `reward_scale` times the sum of the terms of a preset. `info["reward_terms"]` holds the scaled
@@ -184,11 +209,13 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `rolled_back` | the host collapsed and was restored |
     | `reward_terms` | the scaled terms of the reward, by name |
     | `detectors` | signs of gaming, by name |
-    | `metric`, `committed_metric` | validation metric of the network, and with fossilised seeds only |
+    | `metric`, `committed_metric` | validation metric of the network, and with fossilised seeds only (see below) |
     | `added_parameters` | parameters of all seeds / of the host |
     | `training_flops` | of this step's training of host and seeds: products, forward and backward, without validation |
     | `seeds` | how many seeds are in each stage: training, blending, holding, fossilized |
     | `control_metric`, `control_measured` | validation metric of the control, and whether it was measured now |
+
+    With partial measurements `committed_metric` is `metric` until the last step.
 
     ## Starting State
     A host with fresh weights that has not trained, all slots DORMANT. `reset(seed=s)` begins the first episode of the
@@ -216,11 +243,15 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
       torch's own number, with one core left free. Before and after, torch has the number that it had.
     - `dtype` ("float32"): precision of the networks, "float32" or "float64".
     - `instances` ("train"): which instances episodes draw, "train", "validation" or "test".
+    - `shapes` ("lesions"): "lesions" for hosts of which few blocks are narrowed, or "widths" for hosts of which every
+      block has a width drawn log-uniformly from `live_units`; `lesion_weights` then say nothing.
     - `lesion_weights` ((0.3, 0.5, 0.2)): how often none, one and two blocks are lesioned.
-    - `live_units` ((1, 3)): least and greatest number of live units in a lesioned block.
+    - `live_units` ((1, 3)): least and greatest number of live units in a lesioned block, or of any block's width.
     - `learning_rate` ((0.12, 0.25)): range of the learning rate.
     - `label_noise` ((0.0, 0.1)): range of the share of training labels that are redrawn.
     - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
+    - `budget` (None): how many seeds a host may have at a time: a number, two numbers of which each episode draws one
+      from the first to the second, or None for one seed per slot.
     - `warmup_steps` (2): steps that a host trains before GERMINATE is legal.
     - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
     - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.
@@ -234,8 +265,9 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `reward` ("shaped"): the preset.
     - `reward_scale` (1.0): factor of the whole reward.
     - `invalid_action_cost` (0.0): price of an illegal action.
-    - `rent` (0.03): price of holding as many parameters as the host has for a whole episode.
-    - `slot_rent` (0.04): price of holding a seed, however small, for a whole episode.
+    - `rent` (0.03): price of holding as many parameters as the host has for a whole episode: a number, or a range of
+      which each episode draws its own, log-uniformly (uniformly if the range begins at 0). A drawn price is observed.
+    - `slot_rent` (0.04): price of holding a seed, however small, for a whole episode; a number or a range, likewise.
     - `metric_weight` (1.0): weight of the metric in Phi.
     - `stage_weight` (0.01): weight of the slots in Phi.
     - `stage_potential` ((0.0, 0.1, 0.3, 0.6, 1.0, 0.0)): phi at the beginning of DORMANT, TRAINING, BLENDING, HOLDING,
@@ -254,6 +286,10 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `ransom_gain` (0.02): gain of all seeds up to which it is.
     - `churn_prunes` (3): prunes in an episode that count as churn.
     - `holding_limit` (6): steps in HOLDING that count as endless.
+    - `measurements` ("full"): what a step measures: "full" for all validation samples and what every seed adds, or
+      "partial" for some samples and one slot, in turn; then neither the preset "contribution" nor the detectors that
+      need what every seed adds are there.
+    - `validation_samples` (16): how many samples a partial measurement draws.
     - `plateau_tolerance` (0.005): by how much the metric must rise to end a plateau.
 
     The data has three splits: the agent's reward and observation come from the validation split, and only

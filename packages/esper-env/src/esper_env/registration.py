@@ -17,6 +17,24 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "rent": 0.04,
         "slot_rent": 0.02,
     },
+    # Measurements cost. The loss of 16 samples may jump fivefold by chance.
+    "Esper-Partial-v0": {
+        "task": "digits_mlp",
+        "lesion_weights": (0.3, 0.6, 0.1),
+        "measurements": "partial",
+        "validation_samples": 16,
+        "spike_loss": 1000.0,
+    },
+    # Hosts that are simply small somewhere. A fee per seed would cost what seeds everywhere bring; prices and a budget
+    # that differ by episode make both sparing and choosing worth while.
+    "Esper-Shapes-v0": {
+        "task": "digits_mlp",
+        "shapes": "widths",
+        "live_units": (2, 24),
+        "rent": (0.02, 1.5),
+        "slot_rent": 0.0,
+        "budget": (1, 3),
+    },
     "Esper-CNN-v0": {
         "task": "digits_cnn",
         "lesion_weights": (0.2, 0.5, 0.3),

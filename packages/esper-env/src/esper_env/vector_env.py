@@ -112,7 +112,13 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def lesioned(self) -> NDArray[np.bool_]:
-        """Which blocks have fewer live units than the task's host, [n, slots]; for the oracle."""
+        """Which blocks fall short, [n, slots]; for the oracle.
+
+        Those with fewer live units than the task's host or, where every width is drawn, the narrowest one.
+        """
+        if self.config.shapes == "widths":
+            narrowest: NDArray[np.bool_] = np.eye(self.schema.slots, dtype=np.bool_)[self.live_units.argmin(axis=1)]
+            return narrowest
         return self.simulation.population.lesioned.copy()
 
     @property

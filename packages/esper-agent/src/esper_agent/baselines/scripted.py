@@ -1,5 +1,6 @@
 """Scheduled controllers of Esper environments: small classes with SB3's `predict`, as references for learned agents."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from esper_agent.evaluation.episodes import Env, Flags, Ints
 Floats = NDArray[np.float32]
 Actions = dict[str, Ints]
 Infos = dict[str, Any] | None
+
+MEASURED = ("contribution", "contribution_known", "prospect", "prospect_known", "block_gradient", "seed_gradient")
 
 
 class Baseline:
@@ -47,7 +50,20 @@ class Baseline:
         """Actions for a batch of observations; `action_masks` is the environment's infos, as for the agent."""
         del deterministic
         begun = np.zeros(len(observation)) if episode_start is None else np.asarray(episode_start)
-        return self.respond(observation, state, begun.astype(np.bool_), action_masks)
+        if self.config.measurements == "full":
+            return self.respond(observation, state, begun.astype(np.bool_), action_masks)
+        last, state = state or (np.zeros_like(observation), None)
+        recalled = self._recalled(observation, np.where(begun[:, None], 0, last))
+        actions, state = self.respond(recalled, state, begun.astype(np.bool_), action_masks)
+        return actions, (recalled, state)
+
+    def _recalled(self, observation: Floats, last: Floats) -> Floats:
+        """The observation, with what was not measured now as it was measured last."""
+        recalled, unseen = observation.copy(), self.slot_field(observation, "looked_at") == 0
+        for slot, name in product(range(self.slots), MEASURED):
+            column = self.columns[f"slot{slot}.{name}"]
+            recalled[unseen[:, slot], column] = last[unseen[:, slot], column]
+        return recalled
 
     def respond(self, observation: Floats, state: Any, begun: Flags, infos: Infos) -> tuple[Actions, Any]:
         """Actions and the new state, for those that need more than the observation."""
@@ -93,8 +109,10 @@ class Baseline:
     def may(self, observation: Floats, op: Op) -> Flags:
         """Where an operation other than WAIT is legal, [n, slots]."""
         if op is Op.GERMINATE:
-            warm = self.step(observation) >= self.config.warmup_steps
-            return self.in_stage(observation, Stage.DORMANT) & warm[:, None]
+            free = self.step(observation) >= self.config.warmup_steps
+            if self.config.budget is not None:
+                free &= self.field(observation, "seeds_left") > 0
+            return self.in_stage(observation, Stage.DORMANT) & free[:, None]
         if op is Op.PRUNE:
             old = self.steps(self.slot_field(observation, "age")) >= self.config.prune_age
             return self.underway(observation) & old

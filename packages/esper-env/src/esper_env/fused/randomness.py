@@ -35,6 +35,10 @@ class Purpose(IntEnum):
     SHIFT_DOWN = 14
     SHIFT_RIGHT = 15
     MIRROR = 16
+    RENT = 17
+    SLOT_RENT = 18
+    BUDGET = 19
+    VALIDATION = 20
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

@@ -54,7 +54,7 @@ def branch(simulation: Simulation, source: Simulation, origin: Rows, rows: Rows)
     simulation.state.copy_rows(source.state, index, there)
     simulation.ended[rows] = source.ended[origin]
     _branch_snapshot(simulation.snapshot, source.snapshot, (index, rows), (there, origin))
-    simulation.gates = gates(simulation.state, simulation.config)
+    simulation.gates = gates(simulation.state, simulation.config, simulation.instance.budget)
 
 
 def _branch_snapshot(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from esper_env.config import EsperConfig
 from esper_env.mdp.rewards.terms import Transition
 from esper_env.mdp.state import LIVE, Stage
 from esper_env.registry import Registry
@@ -46,11 +47,14 @@ DETECTORS.register("endless_holding", endless_holding)
 
 
 NEED_CONTROL = ("ransomware",)
+NEED_EVERY_SEED = ("ransomware", "entanglement")  # measured in every step
 
 
-def measurable(controlled: bool) -> tuple[str, ...]:
+def measurable(controlled: bool, config: EsperConfig) -> tuple[str, ...]:
     """Names of the detectors that an environment with or without a control runs."""
-    return tuple(name for name in DETECTORS if controlled or name not in NEED_CONTROL)
+    missing: tuple[str, ...] = () if controlled else NEED_CONTROL
+    missing += NEED_EVERY_SEED if config.measurements == "partial" else ()
+    return tuple(name for name in DETECTORS if name not in missing)
 
 
 def detect(transition: Transition, names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_env.config import EsperConfig
+from esper_env.config import EsperConfig, Price, Range, ends
 from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers, permutation, random_bits, uniform
 from esper_env.tasks.base import Data, Task
@@ -25,6 +25,9 @@ class Instance:
     subset: Tensor  # [n, pool], a permutation of the training samples; the first subset_size are used
     subset_size: Tensor  # [n]
     live_units: NDArray[np.int64]  # [n, slots], on the host
+    rent: Tensor  # [n]
+    slot_rent: Tensor  # [n]
+    budget: Tensor  # [n], how many seeds a host may have at a time
 
 
 def episode_keys(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
@@ -37,7 +40,7 @@ def draw(key: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
     """Everything that the episodes with these keys differ in: a pure function of the keys."""
     zero = torch.zeros_like(key)
 
-    def between(purpose: Purpose, bounds: tuple[float, float]) -> Tensor:
+    def between(purpose: Purpose, bounds: Range) -> Tensor:
         return bounds[0] + (bounds[1] - bounds[0]) * uniform(key, purpose, 0, zero)
 
     share = between(Purpose.SUBSET_SIZE, config.subset)
@@ -47,13 +50,45 @@ def draw(key: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
         label_noise=between(Purpose.NOISE_LEVEL, config.label_noise),
         subset=permutation(key, Purpose.SUBSET, len(data.train)),
         subset_size=(share * len(data.train)).long().clamp(min=1),
-        live_units=_lesions(key, task, config),
+        live_units=_widths(key, task, config) if config.shapes == "widths" else _lesions(key, task, config),
+        rent=_price(key, Purpose.RENT, config.rent),
+        slot_rent=_price(key, Purpose.SLOT_RENT, config.slot_rent),
+        budget=_budget(key, len(task.host.slots), config),
     )
+
+
+def _price(key: Tensor, purpose: Purpose, price: Price) -> Tensor:
+    """A price per row: log-uniform over its range, or uniform if that begins at 0."""
+    low, high = ends(price)
+    share = uniform(key, purpose, 0, torch.zeros_like(key))
+    return low * (high / low) ** share if low > 0 else high * share
+
+
+def _budget(key: Tensor, slots: int, config: EsperConfig) -> Tensor:
+    """How many seeds a host may have at a time, uniform over the range, [n]."""
+    low, high = ends(slots if config.budget is None else config.budget)
+    span = int(high) - int(low) + 1
+    return int(low) + integers(key, Purpose.BUDGET, 0, torch.zeros_like(key), span)
+
+
+def _block_widths(task: Task) -> NDArray[np.int64]:
+    return np.array([slot.outputs[0] for slot in task.host.slots])
+
+
+def _widths(key: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]:
+    """The width of each block, log-uniform over the integers of the range, [n, slots]."""
+    low, high = config.live_units
+    narrowest = _block_widths(task).min()
+    if high > narrowest:
+        raise ValueError(f"live_units is {config.live_units}; allowed: at most the narrowest block's {narrowest}")
+    index = torch.arange(len(task.host.slots), device=key.device)
+    share = uniform(key[:, None], Purpose.LIVE_UNITS, 0, index).cpu().numpy()
+    return np.minimum(low * ((high + 1) / low) ** share, high).astype(np.int64)
 
 
 def _lesions(key: Tensor, task: Task, config: EsperConfig) -> NDArray[np.int64]:
     """How many units of each block stay alive, [n, slots]."""
-    widths = np.array([slot.outputs[0] for slot in task.host.slots])
+    widths = _block_widths(task)
     weights = np.cumsum(config.lesion_weights) / np.sum(config.lesion_weights)
     zero = torch.zeros_like(key)
     count = np.searchsorted(weights, uniform(key, Purpose.LESION_COUNT, 0, zero).cpu().numpy(), side="right")

@@ -31,11 +31,17 @@ class Gates:
         return torch.stack([tables[op] for op in Op], dim=1)
 
 
-def gates(state: State, config: EsperConfig) -> Gates:
-    """What each slot allows. HOLDING begins with a measured contribution, since evaluation follows every ramp step."""
-    stage, dwell, warm = state.stage, state.stage_age, state.step >= config.warmup_steps
+def seeds_left(state: State, budget: Tensor) -> Tensor:
+    """How many more seeds the rows' budgets allow, [n]."""
+    return budget - state.in_stage(OCCUPIED).sum(dim=1)
+
+
+def gates(state: State, config: EsperConfig, budget: Tensor) -> Gates:
+    """What each slot allows; `budget` is how many seeds each row may have at a time, [n]."""
+    stage, dwell = state.stage, state.stage_age
+    free = (state.step >= config.warmup_steps) & (seeds_left(state, budget) > 0)
     return Gates(
-        germinate=(stage == Stage.DORMANT) & warm[:, None],
+        germinate=(stage == Stage.DORMANT) & free[:, None],
         advance=(stage == Stage.TRAINING) & (dwell >= config.training_steps),
         fossilize=(stage == Stage.HOLDING) & (dwell >= config.holding_steps),
         prune=state.in_stage(PRUNABLE) & (state.age >= config.prune_age),

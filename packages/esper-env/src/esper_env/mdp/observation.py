@@ -16,7 +16,7 @@ from torch import Tensor
 from esper_env.blueprints.blends import Blend
 from esper_env.config import TEMPI, EsperConfig
 from esper_env.mdp.actions import Op
-from esper_env.mdp.lifecycle import Gates
+from esper_env.mdp.lifecycle import Gates, seeds_left
 from esper_env.mdp.scales import relative_loss, squash
 from esper_env.mdp.state import HISTORY, OCCUPIED, Stage, State
 
@@ -27,6 +27,9 @@ class View:
 
     state: State
     gates: Gates
+    rent: Tensor  # [n]
+    slot_rent: Tensor  # [n]
+    budget: Tensor  # [n]
     blueprint: Tensor  # [n, slots], of the seed that is there; no blueprint's number where there is none
     blend: Tensor  # [n, slots]
     config: EsperConfig
@@ -72,12 +75,22 @@ def _train_loss_change(view: View) -> Tensor:
 
 def _block_grad_share(view: View) -> Tensor:
     total = view.state.block_grad.sum(dim=1, keepdim=True)
-    return torch.where(total > 0, view.state.block_grad / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+    known = (total > 0) & view.state.looked_at.all(dim=1, keepdim=True)
+    return torch.where(known, view.state.block_grad / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+
+
+def _seen(view: View, value: Tensor) -> Tensor:
+    return torch.where(view.state.looked_at, value, torch.zeros_like(value))
 
 
 def _per_sample(view: View, norm: Tensor) -> Tensor:
     # The loss is a mean over predictions; times the root of their number the norm no longer depends on that number.
-    return squash(norm * view.predictions**0.5)
+    return _seen(view, squash(norm * view.predictions**0.5))
+
+
+def _history(view: View, value: Tensor) -> Tensor:
+    """What earlier steps measured; with partial measurements, remembering is the agent's part."""
+    return value if view.config.measurements == "full" else torch.zeros_like(value)
 
 
 def _occupied(view: View) -> Tensor:
@@ -120,8 +133,13 @@ def global_fields() -> tuple[Field, ...]:
             "val_metric_change", "its change since the step before", lambda v: v.state.metric - v.state.previous_metric
         ),
         _share("val_metric_best", "the best so far", lambda v: v.state.best_metric),
-        _share("metric_history", "earlier metrics, newest first", lambda v: v.state.history, HISTORY),
-        _share("metric_history_known", "whether each was measured", lambda v: v.state.history_known, HISTORY),
+        _share("metric_history", "earlier metrics, newest first", lambda v: _history(v, v.state.history), HISTORY),
+        _share(
+            "metric_history_known",
+            "whether each was measured",
+            lambda v: _history(v, v.state.history_known),
+            HISTORY,
+        ),
         _share("plateau", "steps since the best metric rose / horizon", lambda v: v.state.plateau / v.config.horizon),
         _share("added_parameters", "parameters of all seeds / of the host", lambda v: squash(v.state.added)),
         _share(
@@ -135,16 +153,33 @@ def global_fields() -> tuple[Field, ...]:
     )
 
 
+DRAWN_FIELDS = {
+    "rent": _share("rent", "the price of parameters, if it is drawn", lambda v: squash(v.rent)),
+    "slot_rent": _share("slot_rent", "the price of a seed, if it is drawn", lambda v: squash(v.slot_rent)),
+    "budget": _share(
+        "seeds_left",
+        "seeds that the budget still allows / slots, if there is one",
+        lambda v: (seeds_left(v.state, v.budget) / v.state.stage.shape[1]).clamp(0.0, 1.0),
+    ),
+}
+
+
+def drawn_fields(config: EsperConfig) -> tuple[Field, ...]:
+    """The fields of prices that episodes draw, and of a budget, after the other ones of the host."""
+    drawn = [name for name in ("rent", "slot_rent") if isinstance(getattr(config, name), tuple)]
+    return tuple(DRAWN_FIELDS[name] for name in (*drawn, *(["budget"] if config.budget is not None else [])))
+
+
 @cache
 def slot_fields(blueprints: int) -> tuple[Field, ...]:
     """The fields that each slot has."""
     return (
         _share("stage", "the stage, one-hot", lambda v: _one_hot(v.state.stage, len(Stage)), len(Stage)),
         _share("alpha", "share of the seed that acts", lambda v: v.state.alpha),
-        _signed("contribution", "metric with the seed minus without it", lambda v: v.state.contribution),
-        _share("contribution_known", "a seed is there and was measured", _occupied),
-        _signed("prospect", "what an incubating seed would add at alpha 1", lambda v: v.state.prospect),
-        _share("prospect_known", "a seed incubates there", lambda v: v.state.stage == Stage.TRAINING),
+        _signed("contribution", "metric with the seed minus without it", lambda v: _seen(v, v.state.contribution)),
+        _share("contribution_known", "a seed is there and was measured", lambda v: _seen(v, _occupied(v))),
+        _signed("prospect", "what an incubating seed would add at alpha 1", lambda v: _seen(v, v.state.prospect)),
+        _share("prospect_known", "a seed incubates there", lambda v: _seen(v, v.state.stage == Stage.TRAINING)),
         _share("block_gradient", "gradient norm at the block's output", lambda v: _per_sample(v, v.state.block_grad)),
         _share("block_gradient_share", "the same / the sum over slots", _block_grad_share),
         _share("seed_gradient", "gradient norm of the seed's parameters", lambda v: _per_sample(v, v.state.seed_grad)),
@@ -164,23 +199,43 @@ def slot_fields(blueprints: int) -> tuple[Field, ...]:
     )
 
 
+LOOKED_AT = _share("looked_at", "gradients and what a seed adds were measured here", lambda v: v.state.looked_at)
+
+
+def partial_fields(config: EsperConfig) -> tuple[Field, ...]:
+    """The fields that say of each slot whether it was measured, after its other ones."""
+    return () if config.measurements == "full" else (LOOKED_AT,)
+
+
 @dataclass(frozen=True)
 class Schema:
     """The observation of an environment: global fields, then the slots one after the other."""
 
     slots: int
     blueprints: int
+    drawn: tuple[Field, ...] = ()
+    partial: tuple[Field, ...] = ()
+
+    @property
+    def host_fields(self) -> tuple[Field, ...]:
+        """The fields of the host, with those of what its episode draws."""
+        return global_fields() + self.drawn
+
+    @property
+    def slot_fields(self) -> tuple[Field, ...]:
+        """The fields of each slot, with those of what was measured there."""
+        return slot_fields(self.blueprints) + self.partial
 
     def widths(self) -> tuple[int, int]:
         """How many numbers describe the host, and how many each slot."""
-        host, slot = (sum(field.size for field in part) for part in (global_fields(), slot_fields(self.blueprints)))
+        host, slot = (sum(field.size for field in part) for part in (self.host_fields, self.slot_fields))
         return host, slot
 
     def columns(self) -> list[tuple[str, Field]]:
         """A label and the field of each number of the vector, in order."""
-        columns = [(_label(field, part), field) for field in global_fields() for part in range(field.size)]
+        columns = [(_label(field, part), field) for field in self.host_fields for part in range(field.size)]
         for slot in range(self.slots):
-            fields = slot_fields(self.blueprints)
+            fields = self.slot_fields
             columns += [(f"slot{slot}.{_label(field, part)}", field) for field in fields for part in range(field.size)]
         return columns
 
@@ -195,8 +250,8 @@ class Schema:
     def encode(self, view: View) -> Tensor:
         """The observation of every row, float32 [n, size]."""
         n = len(view.state.step)
-        parts = [field.encode(view).view(n, -1) for field in global_fields()]
-        slots = [field.encode(view).view(n, self.slots, -1) for field in slot_fields(self.blueprints)]
+        parts = [field.encode(view).view(n, -1) for field in self.host_fields]
+        slots = [field.encode(view).view(n, self.slots, -1) for field in self.slot_fields]
         return torch.cat([*parts, torch.cat(slots, dim=2).view(n, -1)], dim=1).to(torch.float32)
 
     def describe(self, vector: ArrayLike) -> str:

@@ -79,7 +79,7 @@ def load(simulation: Simulation, saved: dict[str, Any]) -> None:
         for number, tensor in enumerate(tensors):
             tensor.copy_(saved["snapshot"][part][str(number)])
     simulation.population.alpha.copy_(simulation.state.alpha)
-    simulation.gates = gates(simulation.state, simulation.config)
+    simulation.gates = gates(simulation.state, simulation.config, simulation.instance.budget)
 
 
 def _settings(simulation: Simulation) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from esper_env.mdp.control import Control
 from esper_env.mdp.detectors import detect, measurable
 from esper_env.mdp.governor import Snapshot, collapsed
 from esper_env.mdp.instances import Instance, draw, episode_keys, minibatches
-from esper_env.mdp.lifecycle import apply_operations, gates, is_legal, tick
+from esper_env.mdp.lifecycle import Gates, apply_operations, gates, is_legal, tick
 from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
-from esper_env.mdp.observation import Schema, View
+from esper_env.mdp.measuring import measure
+from esper_env.mdp.observation import Schema, View, drawn_fields, partial_fields
 from esper_env.mdp.phases import Phase, unmeasured
 from esper_env.mdp.rewards import Reward, Transition, potential
 from esper_env.mdp.rewards.terms import Limits
@@ -102,22 +103,20 @@ class Simulation:
         self.flops = TrainingFlops(engine)
         self.data = self._resident(self.task.fitting_data())
         slots = len(self.task.host.slots)
-        self.schema = Schema(slots, len(blueprints))
+        self.schema = Schema(slots, len(blueprints), drawn_fields(config), partial_fields(config))
         self.head_sizes = head_sizes(slots, len(blueprints))
         self.largest_seed = self._largest_seeds()
         self.reward = Reward(config, Limits(slots, float(self.largest_seed.sum())))
         interval = config.control_interval or int(self.reward.needs_control)
         self.control = Control(engine, n, interval) if interval else None
-        self.detectors = measurable(controlled=self.control is not None)
+        self.detectors = measurable(self.control is not None, config)
         self.state = State.blank(n, slots, config.device)
         self.ended = np.zeros(n, dtype=np.bool_)  # `state.ended` on the host
         self.instance = self._blank_instance()
         self.base_key = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.episode = torch.zeros(n, dtype=torch.int64, device=config.device)
         self.snapshot = Snapshot(self.population, self.state)
-        self.gates = gates(
-            self.state, config
-        )  # computed once per state: masks, observation and the next step share them
+        self.gates = self._gates()  # computed once per state: masks, observation and the next step share them
 
     def _resident(self, data: Data) -> Data:
         like = self.population.body.values
@@ -132,6 +131,9 @@ class Simulation:
     def _blank_instance(self) -> Instance:
         keys = torch.zeros(self.n, dtype=torch.int64, device=self.config.device)
         return draw(keys, self.task, self.data, self.config)
+
+    def _gates(self) -> Gates:
+        return gates(self.state, self.config, self.instance.budget)
 
     # Reset
 
@@ -159,7 +161,7 @@ class Simulation:
         self.state.copy_rows(blank, index)
         self.ended[rows] = False
         self._first_measurement(rows, index)
-        self.gates = gates(self.state, self.config)
+        self.gates = self._gates()
         self.snapshot.take(self.population, self.state, rows)
 
     def _install(self, fresh: Instance, rows: Rows, index: Tensor) -> None:
@@ -169,7 +171,8 @@ class Simulation:
     def _first_measurement(self, rows: Rows, index: Tensor) -> None:
         state = self.state
         with self.phase("evaluation"):
-            measured = evaluate(self.population.gathered(rows), self.data.val.inputs, self.data.val.labels)
+            of_rows = (self.instance.key[index], state.step[index], self.config)
+            measured, _ = measure(self.population.gathered(rows), self.data.val, *of_rows)
         for target, value in ((state.loss, measured.loss), (state.metric, measured.metric)):
             target[index] = value.double()
         for name in ("all_off", "committed", "best_metric", "previous_metric"):
@@ -203,9 +206,10 @@ class Simulation:
         tick(self.state, self.config)
         self._set_alpha()
         with self.phase("evaluation"):
-            measured = evaluate(self.population, self.data.val.inputs, self.data.val.labels)
+            steps = self.state.step + 1
+            measured, looked_at = measure(self.population, self.data.val, self.instance.key, steps, self.config)
         self._record_evaluation(measured)
-        self.state.step = self.state.step + 1
+        self.state.looked_at, self.state.step = looked_at, steps
         return self._conclude(before, executed[:, 0], ~legal, self._govern(), flops)
 
     def _operate(self, executed: Tensor, table: NDArray[np.int64]) -> None:
@@ -277,20 +281,11 @@ class Simulation:
         state.last_op, state.last_executed = op, ~invalid
         state.potential = potential(state, config)
         state.ended = verdict.ended
-        self.gates = gates(state, config)
+        self.gates = self._gates()
         control = self._measure_control()
-        transition = Transition(
-            before,
-            state,
-            op,
-            invalid,
-            verdict.failed,
-            verdict.finished,
-            state.ended,
-            *control,
-            config,
-            self.data.baseline_loss,
-        )
+        happened = (op, invalid, verdict.failed, verdict.finished, state.ended)
+        prices = (self.instance.rent, self.instance.slot_rent)
+        transition = Transition(before, state, *happened, *control, *prices, config, self.data.baseline_loss)
         reward, terms = self.reward(transition)
         state.episode_return = state.episode_return + reward
         self.snapshot.take(self.population, state, verdict.sound_rows)
@@ -311,6 +306,7 @@ class Simulation:
         view = View(
             self.state,
             self.gates,
+            *(self.instance.rent, self.instance.slot_rent, self.instance.budget),
             blueprint=torch.from_numpy(census.blueprint).to(self.config.device),
             blend=torch.from_numpy(census.blend).to(self.config.device),
             config=self.config,

@@ -44,6 +44,7 @@ class State:
     metric: Tensor  # [n], validation, in [0, 1]
     contribution: Tensor  # [n, slots]
     prospect: Tensor  # [n, slots]
+    looked_at: Tensor  # [n, slots], whether gradients and what a seed adds were measured there
     all_off: Tensor  # [n], metric without any seed
     committed: Tensor  # [n], metric with fossilised seeds only
     added: Tensor  # [n], parameters of all seeds as a share of the host's
@@ -117,10 +118,10 @@ def _belongs(stages: tuple[Stage, ...], device: torch.device) -> Tensor:
 
 _PER_SLOT = {
     *("stage", "age", "stage_age", "ramp"),
-    *("block_grad", "seed_grad", "contribution", "prospect", "seed_size"),
+    *("block_grad", "seed_grad", "contribution", "prospect", "looked_at", "seed_size"),
 }
 _PER_HISTORY = {"history", "history_known"}
-_FLAGS = {"trained", "history_known", "last_executed", "ended"}
+_FLAGS = {"trained", "looked_at", "history_known", "last_executed", "ended"}
 _COUNTS = {"stage", "age", "stage_age", "ramp", "step", "rollbacks", "prunes", "plateau", "last_op"}
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_env.fused.layers import cross_entropy
 from esper_env.population.dense import DensePass
 from esper_env.population.passes import Passes
-from esper_env.population.plan import Ints, bit_sets, variant_plan
+from esper_env.population.plan import Ints, Plan, bit_sets, variant_plan
 from esper_env.population.population import EMPTY, Population, joined
 
 
@@ -30,22 +31,49 @@ class Evaluation:
 
 def evaluate(population: Population, inputs: Tensor, labels: Tensor) -> Evaluation:
     """Evaluate every row on the same samples."""
-    bounds = population.tiles(len(inputs))
-    return joined([_evaluate_tile(population.window(start, stop), inputs, labels) for start, stop in bounds])
+    n = len(population)
+    return _evaluate(population, inputs.expand(n, *inputs.shape), labels.expand(n, *labels.shape), None)
+
+
+def glimpse(population: Population, inputs: Tensor, labels: Tensor, slot: Ints) -> Evaluation:
+    """Evaluate every row on samples of its own, [n, samples, ...], and of its seeds only the one at a slot, [n].
+
+    What is not measured is as if no seed mattered: other contributions are zero, and the metrics without any seed and
+    of the committed ones are that of the row.
+    """
+    return _evaluate(population, inputs, labels, slot)
+
+
+def _evaluate(population: Population, inputs: Tensor, labels: Tensor, slot: Ints | None) -> Evaluation:
+    spans = [slice(*bounds) for bounds in population.tiles(inputs.shape[1])]
+    tiles = [(population.window(span.start, span.stop), inputs[span], labels[span]) for span in spans]
+    return joined(
+        [_evaluate_tile(*tile, None if slot is None else slot[span]) for tile, span in zip(tiles, spans, strict=True)]
+    )
 
 
 @torch.no_grad()
-def _evaluate_tile(tile: Population, inputs: Tensor, labels: Tensor) -> Evaluation:
-    rows, sets, where = _variants(tile)
+def _evaluate_tile(tile: Population, inputs: Tensor, labels: Tensor, slot: Ints | None) -> Evaluation:
+    slots, asked = tile.alpha.shape[1], None
+    if slot is not None:
+        seen = slot[:, None] == np.arange(slots)
+        # A seed that incubates acts in the variant that asks for it, and is not needed where none does.
+        tile = tile.concealing((tile.census.blueprint != EMPTY) & ~tile.census.live & ~seen)
+        asked = np.concatenate([seen, seen, np.zeros((len(tile), 2), dtype=np.bool_)], axis=1)
+    rows, sets, where = _variants(tile, asked)
     loss, score = _scores(tile, rows, sets, inputs, labels)
-    slots, base = tile.alpha.shape[1], score[: len(tile), None]
+    base = score[: len(tile), None]
     found = score[torch.from_numpy(where).to(score.device)]
     without, within, all_off, committed = found.split([slots, slots, 1, 1], dim=1)
     return Evaluation(loss, base[:, 0], base - without, within - base, all_off[:, 0], committed[:, 0])
 
 
-def _variants(tile: Population) -> tuple[Ints, Ints, Ints]:
+def _variants(tile: Population, asked: NDArray[np.bool_] | None) -> tuple[Ints, Ints, Ints]:
     """The variants that are wanted besides the rows as they are, and where each row finds its own.
+
+    Args:
+        tile: The rows.
+        asked: Which variants of which row are wanted, in the order below; None for all.
 
     Returns:
         The row and the bit set of acting seeds of each variant, and [n, 2 * slots + 2] indices into the rows as they
@@ -56,6 +84,7 @@ def _variants(tile: Population) -> tuple[Ints, Ints, Ints]:
     incubating = (tile.census.blueprint != EMPTY) & ~tile.census.live
     committed = bit_sets(tile.census.committed)[:, None]
     wanted = np.concatenate([live & ~bits, live | bits * incubating, np.zeros_like(live), committed], axis=1)
+    wanted = wanted if asked is None else np.where(asked, wanted, live)
     first = np.arange(n)[:, None] << slots
     fresh = np.setdiff1d(first + wanted, first + live)
     known = np.concatenate([(first + live)[:, 0], fresh])
@@ -67,13 +96,19 @@ def _variants(tile: Population) -> tuple[Ints, Ints, Ints]:
 def _scores(tile: Population, rows: Ints, sets: Ints, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of the rows as they are, and metric of those and of all variants."""
     plan, order = variant_plan(tile, rows, sets)
-    every = inputs.expand(len(tile), *inputs.shape)
     logits = (
-        DensePass(tile, plan, training=False).run(every).mT
+        DensePass(tile, plan, training=False).run(inputs).mT
         if tile.engine.dense_kinds
-        else Passes(tile, plan, training=False).run(every)[0]
+        else Passes(tile, plan, training=False).run(inputs)[0]
     )
-    score = tile.engine.metric(logits, labels.expand(plan.count, *labels.shape))
-    loss = cross_entropy(logits[: len(tile)], labels.expand(len(tile), *labels.shape))
+    score = tile.engine.metric(logits, _of_variants(labels, plan))
+    loss = cross_entropy(logits[: len(tile)], labels)
     back = torch.from_numpy(np.concatenate([np.arange(len(tile)), len(tile) + np.argsort(order)])).to(score.device)
     return loss, score.index_select(0, back)
+
+
+def _of_variants(labels: Tensor, plan: Plan) -> Tensor:
+    """The labels of every row of a plan; those that all rows share are not copied."""
+    if labels.stride(0) == 0:
+        return labels[:1].expand(plan.count, *labels.shape[1:])
+    return labels if plan.variants is None else torch.cat([labels, labels.index_select(0, plan.variants)])

@@ -295,6 +295,15 @@ class Population:
         body = replace(self.body.take(rows), rows=np.arange(len(rows)))
         return self._part(body, seeds, rows, self._index(rows))
 
+    def concealing(self, places: NDArray[np.bool_]) -> "Population":
+        """The same without the seeds at some places, [n, slots], as a population of its own; here they stay."""
+        if not places.any():
+            return self
+        census = Census(*(table.copy() for table in vars(self.census).values()))
+        census.clear(*np.nonzero(places))
+        shown = {key: cohort.take(cohort.rows[~places[cohort.rows, key[0]]]) for key, cohort in self.seeds.items()}
+        return replace(self, seeds={key: cohort for key, cohort in shown.items() if len(cohort)}, census=census)
+
     def _part(
         self, body: Cohort, seeds: dict[SeedKey, Cohort], rows: slice | Rows, index: slice | Tensor
     ) -> "Population":

@@ -30,6 +30,10 @@ class Reward:
 
     def __post_init__(self) -> None:
         check_choice("reward", self.config.reward, tuple(PRESETS))
+        if self.config.measurements == "partial" and self.needs_control:
+            others = [name for name in PRESETS if not any(TERMS[term].needs_control for term in PRESETS[name])]
+            allowed = f"with partial measurements {', '.join(others)}"
+            raise ValueError(f"reward is {self.config.reward!r}; allowed: {allowed}")
 
     @property
     def terms(self) -> tuple[str, ...]:

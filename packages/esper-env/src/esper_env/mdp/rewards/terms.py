@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper_env.config import EsperConfig
+from esper_env.config import EsperConfig, ends
 from esper_env.mdp.scales import relative_loss
 from esper_env.mdp.state import LIVE, PRUNABLE, Stage, State
 from esper_env.registry import Registry
@@ -25,6 +25,8 @@ class Transition:
     terminated: Tensor  # [n], the episode is over, for whatever reason
     control: Tensor  # [n], metric of the same host without any seed in its life
     control_measured: Tensor  # [n]
+    rent: Tensor  # [n], the price of parameters
+    slot_rent: Tensor  # [n], the price of a seed
     config: EsperConfig
     baseline_loss: float
 
@@ -79,7 +81,12 @@ def _final_metric(t: Transition) -> Tensor:
 
 def _rent(t: Transition) -> Tensor:
     occupied = (t.after.seed_size > 0).double().sum(dim=1)
-    return -(t.config.rent * t.after.added + t.config.slot_rent * occupied) / t.config.horizon
+    return -(t.rent * t.after.added + t.slot_rent * occupied) / t.config.horizon
+
+
+def _highest_rent(config: EsperConfig, limits: Limits) -> float:
+    parameters, seeds = ends(config.rent)[1] * limits.largest_added, ends(config.slot_rent)[1] * limits.slots
+    return (parameters + seeds) / config.horizon
 
 
 def _shaping(t: Transition) -> Tensor:
@@ -138,10 +145,7 @@ def _loss_drop(t: Transition) -> Tensor:
 
 
 TERMS.register("final_metric", Term(_final_metric, lambda _, __: (0.0, 1.0)))
-TERMS.register(
-    "rent",
-    Term(_rent, lambda c, m: (-(c.rent * m.largest_added + c.slot_rent * m.slots) / c.horizon, 0.0)),
-)
+TERMS.register("rent", Term(_rent, lambda c, m: (-_highest_rent(c, m), 0.0)))
 TERMS.register("shaping", Term(_shaping, lambda c, m: (-largest_potential(c, m), c.gamma * largest_potential(c, m))))
 TERMS.register("invalid_action", Term(_invalid_action, lambda c, _: (-c.invalid_action_cost, 0.0)))
 TERMS.register("rollback", Term(_rollback, lambda c, _: (-c.rollback_penalty, 0.0)))
