@@ -1,8 +1,9 @@
-"""Find the constants of the scripted baselines on train instances, and store them with the package.
+"""Find the constants of the scripted baselines on validation instances, and store them with the package.
 
     python benchmarks/tune_controls.py --env Esper-v0
     python benchmarks/tune_controls.py --env Esper-v0 --settings '{"rent": 0.1}' --out tuned.json   # try other settings
     python benchmarks/tune_controls.py --env Esper-CIFAR10-v0 --rules grow_everything plateau --schedule-trials 0
+    python benchmarks/tune_controls.py --env Esper-v0 --rules gradmax senn --add           # keep all others as stored
 
 Every baseline with constants gets the same number of trials. The open-loop schedule gets more, since it has more to
 choose. The oracle's trials are per kind of lesion. All maximise the discounted return, which is what agents maximise,
@@ -25,7 +26,7 @@ import torch
 from common import provenance, write_json
 from esper_agent.baselines.schedules import Planting
 from esper_agent.baselines.search import Found
-from esper_agent.baselines.tuned import TUNABLE, TUNED, make_baseline
+from esper_agent.baselines.tuned import TUNABLE, TUNED, load_tuned, make_baseline
 from esper_agent.baselines.tuning import (
     constants_to_try,
     search_constants,
@@ -37,7 +38,7 @@ from esper_agent.evaluation.episodes import Env
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_env import Blend
 
-FIRST_SEED = 0  # of the train instances
+FIRST_SEED = 0  # of the validation instances
 VAL_ACCURACY = attrgetter("val_accuracy")  # the committed network's, whatever it cost
 
 
@@ -87,8 +88,12 @@ def tune_within(limit: float, env: Env, options: argparse.Namespace) -> dict[str
 
 
 def tune(options: argparse.Namespace) -> dict[str, Any]:
-    env = make_test_env(options.env, options.instances, **(options.settings | {"instances": "train"}))
+    env = make_test_env(options.env, options.instances, **(options.settings | {"instances": "validation"}))
     baselines = tune_constants(env, options)
+    if options.add:
+        stored = load_tuned(options.env, options.out)
+        by = stored.get("added", {}) | dict.fromkeys(options.rules, provenance())
+        return stored | {"baselines": stored["baselines"] | baselines, "added": by}
     baselines["oracle"] = tune_oracle(env, options)
     tuned = {
         "environment": options.env,
@@ -108,9 +113,10 @@ def main() -> None:
     parser.add_argument("--env", required=True, help="the environment's id")
     parser.add_argument("--trials", type=int, default=24, help="candidates for each baseline with constants")
     parser.add_argument("--rules", nargs="+", choices=TUNABLE, default=list(TUNABLE), help="whose constants to tune")
+    parser.add_argument("--add", action="store_true", help="tune --rules alone, and keep the others as they are stored")
     parser.add_argument("--schedule-trials", type=int, default=96, help="candidates for each schedule, or 0")
     parser.add_argument("--oracle-trials", type=int, default=48, help="candidates for each kind of lesion")
-    parser.add_argument("--instances", type=int, default=64, help="train instances that every candidate plays")
+    parser.add_argument("--instances", type=int, default=64, help="validation instances that every candidate plays")
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--settings", type=json.loads, default={}, help="settings of the environment, as JSON")
     parser.add_argument("--out", type=Path, help="where to write; inside the package unless given")

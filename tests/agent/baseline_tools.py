@@ -5,15 +5,20 @@ from typing import Any
 import numpy as np
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle, lesion_kinds
+from esper_agent.baselines.published import North
 from esper_agent.baselines.schedules import FixedSchedule, Planting
 from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
+from esper_agent.baselines.tuned import PUBLISHED
 from esper_agent.evaluation.paired import make_test_env
 from esper_env import Stage
 from gymnasium.vector import VectorEnv
 from quick_life import QUICK_LIFE
 
 Env = VectorEnv[Any, Any, Any]
-KINDS = (NeverGrow, GrowEverything, GrowOnPlateau, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle)
+KINDS = (
+    *(NeverGrow, GrowEverything, GrowOnPlateau, RandomLegal, GreedyScore, TryAndPrune, FixedSchedule, Oracle),
+    *PUBLISHED.values(),
+)
 
 
 def quick_env(env_id: str, rows: int, **settings: Any) -> Env:
@@ -41,6 +46,8 @@ def one_of(kind: type[Baseline], env: Env) -> Baseline:
         return Oracle(env, oracle_table(env))
     if kind is GreedyScore:
         return GreedyScore(env, start=1, trials=3, incubation=3)
+    if kind is North:
+        return North(env, threshold=0.2)
     return TryAndPrune(env, start=1, seeds=2) if kind is TryAndPrune else kind(env)
 
 

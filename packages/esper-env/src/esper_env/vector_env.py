@@ -26,6 +26,7 @@ from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation
 from esper_env.population.export import GrownNetwork, export_host
 from esper_env.population.population import Census
+from esper_env.population.scores import SlotScores
 from esper_env.rendering.ansi import check_render_mode, render_row
 from esper_env.rendering.history import Recorder
 from esper_env.tasks.base import Task
@@ -204,6 +205,11 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
     def evaluate_test(self) -> Evaluation:
         """Every row on the test split, which no step reads."""
         return self.simulation.evaluate_test()
+
+    @on_own_threads
+    def slot_scores(self) -> SlotScores:
+        """Where published criteria would grow, [n, slots] each, on the samples that the next step begins with."""
+        return self.simulation.slot_scores()
 
     def export_host(self, row: int = 0) -> GrownNetwork:
         """Row `row` as a plain `nn.Module`."""

@@ -184,11 +184,16 @@ class GrowOnPlateau(Baseline):
     def act(self, observation: Floats, actions: Actions) -> Actions:
         """Tend first; plant only while nothing is on its way."""
         self.tend(observation, actions)
-        places = self.may_grow(observation) & self._stalled(observation) & self.idle(observation)
-        self.choose(actions, Op.GERMINATE, places, self.slot_field(observation, "block_gradient"))
+        places = self.may_grow(observation) & self.stalled(observation) & self.idle(observation)
+        if places.any():
+            self.choose(actions, Op.GERMINATE, places, self.preference(observation))
         return actions
 
-    def _stalled(self, observation: Floats) -> Flags:
+    def preference(self, observation: Floats) -> Floats:
+        """Which slots come first, [n, slots]."""
+        return self.slot_field(observation, "block_gradient")
+
+    def stalled(self, observation: Floats) -> Flags:
         """Rows in which validation stalls below the ceiling, [n, 1]."""
         waited = self.steps(self.field(observation, "plateau")) >= self.patience
         stalled: Flags = waited & (self.field(observation, "val_metric") < self.ceiling)

@@ -1,7 +1,7 @@
 """The baselines with the constants that were found for an environment, shipped with the package.
 
 `python benchmarks/tune_controls.py --env ID` finds and stores them, by Optuna. Those that are shipped were found by the
-search of version 0.1.0, random draws and then neighbours of the best, on the same train instances.
+search of version 0.1.0, random draws and then neighbours of the best, on train instances.
 """
 
 import json
@@ -11,6 +11,16 @@ from typing import Any
 from esper_agent.baselines.judging import GreedyScore, TryAndPrune
 from esper_agent.baselines.oracle import Oracle
 from esper_agent.baselines.planner import Planner
+from esper_agent.baselines.published import (
+    AutoGrow,
+    GradMax,
+    GrowPeriodically,
+    GrowWhenUnderfitting,
+    North,
+    RigL,
+    Senn,
+    Tiny,
+)
 from esper_agent.baselines.schedules import FixedSchedule, Planting
 from esper_agent.baselines.scripted import Baseline, GrowEverything, GrowOnPlateau, NeverGrow, RandomLegal
 from esper_agent.evaluation.episodes import Env
@@ -18,11 +28,22 @@ from esper_agent.evaluation.episodes import Env
 TUNED = Path(__file__).parent / "constants"
 UNTUNED: dict[str, type[Baseline]] = {"never": NeverGrow, "random": RandomLegal}
 SEARCHED: dict[str, type[Baseline]] = {"planner": Planner}  # plays each instance a hundred times before it acts
+PUBLISHED: dict[str, type[Baseline]] = {
+    "gradmax": GradMax,
+    "rigl": RigL,
+    "tiny": Tiny,
+    "senn": Senn,
+    "north": North,
+    "autogrow": AutoGrow,
+    "periodic": GrowPeriodically,
+    "underfitting": GrowWhenUnderfitting,
+}
 TUNABLE: dict[str, type[Baseline]] = {
     "grow_everything": GrowEverything,
     "plateau": GrowOnPlateau,
     "greedy": GreedyScore,
     "try_and_prune": TryAndPrune,
+    **PUBLISHED,
 }
 BASELINES = (*UNTUNED, *TUNABLE, "fixed_schedule", "oracle", *SEARCHED)
 

@@ -35,9 +35,17 @@ def constants_to_try(name: str, env: Env) -> dict[str, tuple[float, ...]]:
         "incubation": tuple(esper.config.training_steps + longer for longer in (1, 0, 2, 4)),
         "seeds": (1, 2),
     }
+    ceiling: dict[str, tuple[float, ...]] = {"ceiling": (0.8, 0.7, 0.9, 1.0)}
+    plateau = {"patience": (2, 1, 3, 4, 6)} | ceiling
+    period = {"period": tuple(min(steps, esper.config.horizon) for steps in (8, 4, 6, 10, 12))}
     own: dict[str, dict[str, tuple[float, ...]]] = {
         "grow_everything": {},
-        "plateau": {"patience": (2, 1, 3, 4, 6), "ceiling": (0.8, 0.7, 0.9, 1.0)},
+        "plateau": plateau,
+        **dict.fromkeys(("gradmax", "rigl", "tiny", "senn"), plateau),
+        "north": {"threshold": (0.95, 0.5, 0.7, 0.85, 1.0)} | ceiling,
+        "autogrow": period | {"least": (0.02, 0.0, 0.01, 0.05, 0.1)},
+        "periodic": period | ceiling,
+        "underfitting": {"gap": (0.05, 0.0, 0.02, 0.1, 0.2)} | ceiling,
         "greedy": judging | {"trials": tuple(range(1, esper.schema.slots + 1))},
         "try_and_prune": judging | {"threshold": (0.02, 0.0, 0.01, 0.04, 0.08)},
     }

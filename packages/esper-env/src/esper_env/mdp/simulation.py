@@ -27,6 +27,7 @@ from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation, evaluate
 from esper_env.population.flops import TrainingFlops
 from esper_env.population.population import Engine, Population
+from esper_env.population.scores import SlotScores, slot_scores
 from esper_env.population.training import TrainingReport, train_epoch
 from esper_env.tasks import TASKS
 from esper_env.tasks.base import Data
@@ -235,6 +236,10 @@ class Simulation:
         samples = self.task.batch_size * self.task.minibatches_per_step
         flops = torch.from_numpy(samples * self.flops.per_sample(self.population.census))
         return flops.to(self.state.metric)
+
+    def slot_scores(self) -> SlotScores:
+        """Every slot by published criteria, on the first minibatch of the next step."""
+        return slot_scores(self.population, minibatches(self.instance, self.state.step, self.task, self.data))
 
     def _set_alpha(self) -> None:
         self.population.alpha.copy_(self.state.alpha)
