@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations site clean
+.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations site cuda clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -71,6 +71,10 @@ soak: $(STAMP)  ## long runs that look for leaks
 
 integrations: $(STAMP)  ## the recipes of heavy libraries, each library in an environment of its own
 	OMP_NUM_THREADS=1 $(BIN)/python tests/check_integrations.py
+
+cuda: $(STAMP)  ## where there is a GPU: its tests of engine and agent, and the table of throughput
+	$(BIN)/python -m pytest -m cuda
+	$(BIN)/python benchmarks/env_throughput.py --device cuda
 
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

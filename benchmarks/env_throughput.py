@@ -78,12 +78,12 @@ def _choose(mask: NDArray[np.int8], rng: np.random.Generator) -> NDArray[np.int6
     return np.asarray(np.argmax(mask * rng.uniform(0.5, 1.0, mask.shape), axis=1))
 
 
-def measure(name: str, size: int, episodes: int, most_singles: int) -> tuple[Row, float]:
+def measure(name: str, size: int, episodes: int, most_singles: int, device: str) -> tuple[Row, float]:
     """Speeds of both arms, and the bytes that a row of the vector holds."""
-    watch = Stopwatch("cpu")
-    threads = torch.get_num_threads()
-    vector = Arm(gymnasium.make_vec(name, num_envs=size, threads=threads), watch)
-    singles = SyncVectorEnv([partial(gymnasium.make, name, threads=threads)] * min(size, most_singles))
+    watch = Stopwatch(device)
+    settings: dict[str, Any] = {"threads": torch.get_num_threads(), "device": device}
+    vector = Arm(gymnasium.make_vec(name, num_envs=size, **settings), watch)
+    singles = SyncVectorEnv([partial(gymnasium.make, name, **settings)] * min(size, most_singles))
     sync = Arm(singles, watch)
     horizon = vector.env.unwrapped.config.horizon  # type: ignore[attr-defined]
     vector.env.unwrapped.measure_phases(lambda _phase: watch.measure("math"))  # type: ignore[attr-defined]
@@ -219,8 +219,10 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of both arms")
     parser.add_argument("--id", nargs="+", default=IDS, choices=IDS, help="which environments")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where both arms compute")
     options = parser.parse_args()
-    options.json = options.json or RESULTS / ("env_load.json" if options.load else "env_throughput.json")
+    stem = "env_throughput" if options.device == "cpu" else f"env_throughput_{options.device}"
+    options.json = options.json or RESULTS / ("env_load.json" if options.load else f"{stem}.json")
     if options.load:
         run_load(options)
         return
@@ -231,13 +233,13 @@ def main() -> None:
     for name in options.id:
         for size in sizes:
             episodes = 1 if options.quick else max(1, 16 // size)
-            row, held = measure(name, size, episodes, most_singles)
+            row, held = measure(name, size, episodes, most_singles, options.device)
             result[name][str(size)], memory[name][str(size)] = row, held
             print(name, size, row, f"{held / 1e3:.0f} kB per row", flush=True)
     write_json(options.json, result)
     if not options.quick:
-        (RESULTS / "env_throughput.md").write_text(table(result, memory), encoding="utf-8")
-        draw(RESULTS / "env_throughput.png", result)
+        (RESULTS / f"{stem}.md").write_text(table(result, memory), encoding="utf-8")
+        draw(RESULTS / f"{stem}.png", result)
 
 
 if __name__ == "__main__":
