@@ -20,7 +20,7 @@ from precision import ulps
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SINGLE_FILE = ROOT / "examples" / "ppo_single_file.py"
-LIGHT = ("gymnasium_wrappers", "optuna_search", "sb3_all")
+LIGHT = ("gymnasium_wrappers", "masked_recurrent_ppo", "optuna_search", "sb3_all")
 RECIPES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 SHORT = [path for path in EXAMPLES if path != SINGLE_FILE]
 

@@ -187,6 +187,20 @@ def test_the_loss_falls_by_exactly_the_coefficient_per_unit_of_entropy() -> None
 
 
 @pytest.mark.ledger("U5")
+def test_entropies_in_nats_are_paid_without_the_divisor_and_reported_with_it() -> None:
+    model = make_model(entropy_unit="nats", ent_coef=0.0)
+    batch, targets, _ = with_targets(model)
+    base = loss_of(model.learner, batch, targets)
+    paid = base.total - loss_of(model.learner, batch, targets, entropy_coefs=torch.tensor([1.0, 0.0, 0.0])).total
+    op = model.learner.evaluate(batch).distribution.p[0]
+    nats = torch.special.entr(op).sum(0)
+    shares = nats / (batch.legality.penalty[0] == 0).sum(0).expand_as(nats).float().log()
+    chosen = batch.decisions & shares.isfinite()
+    assert paid.item() == pytest.approx(nats[chosen].mean().item(), rel=1e-4)
+    assert base.metrics["entropy"][0].item() == pytest.approx(shares[chosen].mean().item(), rel=1e-4)
+
+
+@pytest.mark.ledger("U5")
 def test_entropy_coefficients_are_scheduled_and_must_name_the_heads() -> None:
     model = make_model(ent_coef={"op": lambda remaining: 0.1 * remaining, "slot": 0.2, "blueprint": 0.0})
     assert model.learner.entropy.coefs(0.5) == {"op": 0.05, "slot": 0.2, "blueprint": 0.0}
