@@ -5,6 +5,7 @@
 
 from esper_env.blueprints.blends import Blend
 from esper_env.env import EsperEnv
+from esper_env.growing import GrowingModule
 from esper_env.mdp.actions import HEADS, RELEVANT_HEADS, Op
 from esper_env.mdp.masks import sample_action, sample_mask
 from esper_env.mdp.state import Stage
@@ -18,6 +19,7 @@ __all__ = [
     "Blend",
     "EsperEnv",
     "EsperVectorEnv",
+    "GrowingModule",
     "Op",
     "Stage",
     "sample_action",

@@ -20,6 +20,7 @@ class Places:
 
     family: str
     slots: tuple[Slot, ...]
+    classes: int  # of the model's answers: the size of their last axis
 
 
 def find_places(model: nn.Module, names: Sequence[str], example: Tensor) -> Places:
@@ -29,7 +30,7 @@ def find_places(model: nn.Module, names: Sequence[str], example: Tensor) -> Plac
         ValueError: if a slot does not exist, cannot be one, or is not called exactly once with one tensor.
     """
     check_names(model, names)
-    calls = _calls(model, names, example)
+    calls, classes = _calls(model, names, example)
     for name in names:
         _check_calls(name, [shapes for called, shapes in calls if called == name])
     order = [name for name, _ in calls]
@@ -40,7 +41,7 @@ def find_places(model: nn.Module, names: Sequence[str], example: Tensor) -> Plac
     slots = [Slot(*(layout.units_first(shape[1:]) for shape in shapes)) for _, shapes in calls]
     for name, slot in zip(names, slots, strict=True):
         _check_shape(name, slot)
-    return Places(family, tuple(slots))
+    return Places(family, tuple(slots), classes)
 
 
 def check_names(model: nn.Module, names: Sequence[str]) -> None:
@@ -68,8 +69,8 @@ def _check_scripted(known: dict[str, nn.Module], name: str) -> None:
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of a slot's input and output
 
 
-def _calls(model: nn.Module, names: Sequence[str], example: Tensor) -> list[tuple[str, Shapes]]:
-    """Every call of a slot, in order, with the shapes of its input and output."""
+def _calls(model: nn.Module, names: Sequence[str], example: Tensor) -> tuple[list[tuple[str, Shapes]], int]:
+    """Every call of a slot, in order, with the shapes of its input and output; and the size of the answers."""
     calls: list[tuple[str, Shapes]] = []
     with ExitStack() as stack, torch.no_grad():
         stack.enter_context(undisturbed(model))
@@ -80,8 +81,11 @@ def _calls(model: nn.Module, names: Sequence[str], example: Tensor) -> list[tupl
 
             handle = model.get_submodule(name).register_forward_hook(note, with_kwargs=True)
             stack.callback(handle.remove)
-        model(example)
-    return calls
+        answers = model(example)
+    if not isinstance(answers, Tensor) or answers.dim() < 2:
+        what = tuple(answers.shape) if isinstance(answers, Tensor) else type(answers).__name__
+        raise ValueError(f"the model gives {what}; allowed: logits [batch, ..., classes]")
+    return calls, answers.shape[-1]
 
 
 @contextmanager

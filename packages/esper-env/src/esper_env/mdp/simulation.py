@@ -20,6 +20,7 @@ from esper_env.mdp.masks import Masks, marginal_masks, masks_by_op
 from esper_env.mdp.measuring import measure
 from esper_env.mdp.observation import Schema, View, drawn_fields, partial_fields
 from esper_env.mdp.phases import Phase, unmeasured
+from esper_env.mdp.recording import record_evaluation, record_training
 from esper_env.mdp.rewards import Reward, Transition, potential
 from esper_env.mdp.rewards.terms import Limits
 from esper_env.mdp.state import State
@@ -28,7 +29,7 @@ from esper_env.population.evaluation import Evaluation, evaluate
 from esper_env.population.flops import TrainingFlops
 from esper_env.population.population import Engine, Population
 from esper_env.population.scores import SlotScores, slot_scores
-from esper_env.population.training import TrainingReport, train_epoch
+from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS
 from esper_env.tasks.base import Data
 
@@ -203,13 +204,13 @@ class Simulation:
             report = train_epoch(self.population, batches)
             if self.control is not None:
                 self.control.train(batches)
-        self._record_training(report)
+        record_training(self.state, report)
         tick(self.state, self.config)
         self._set_alpha()
         with self.phase("evaluation"):
             steps = self.state.step + 1
             measured, looked_at = measure(self.population, self.data.val, self.instance.key, steps, self.config)
-        self._record_evaluation(measured)
+        record_evaluation(self.state, measured, self._seed_sizes(), self.config.plateau_tolerance)
         self.state.looked_at, self.state.step = looked_at, steps
         return self._conclude(before, executed[:, 0], ~legal, self._govern(), flops)
 
@@ -244,28 +245,9 @@ class Simulation:
     def _set_alpha(self) -> None:
         self.population.alpha.copy_(self.state.alpha)
 
-    def _record_training(self, report: TrainingReport) -> None:
-        state = self.state
-        state.previous_train_loss = state.train_loss
-        state.train_loss = report.loss.double()
-        state.block_grad, state.seed_grad = report.block_grad_norm.double(), report.seed_grad_norm.double()
-        state.trained = torch.ones_like(state.trained)
-
-    def _record_evaluation(self, measured: Evaluation) -> None:
-        state = self.state
-        state.history = torch.cat([state.metric[:, None], state.history[:, :-1]], dim=1)
-        known = torch.ones_like(state.history_known[:, :1])
-        state.history_known = torch.cat([known, state.history_known[:, :-1]], dim=1)
-        state.previous_loss, state.previous_metric = state.loss, state.metric
-        state.loss, state.metric = measured.loss.double(), measured.metric.double()
-        state.contribution, state.prospect = measured.contribution.double(), measured.prospect.double()
-        state.all_off, state.committed = measured.all_off.double(), measured.committed.double()
-        sizes = torch.from_numpy(self.population.seed_sizes()).to(state.added)
-        state.seed_size = sizes / self.population.engine.body_layout.size
-        state.added = state.seed_size.sum(dim=1)
-        better = state.metric > state.best_metric + self.config.plateau_tolerance
-        state.plateau = torch.where(better, 0, state.plateau + 1)
-        state.best_metric = torch.maximum(state.metric, state.best_metric)
+    def _seed_sizes(self) -> Tensor:
+        sizes = torch.from_numpy(self.population.seed_sizes()).to(self.state.added)
+        return sizes / self.population.engine.body_layout.size
 
     def _govern(self) -> Verdict:
         """Judge all rows, and restore those that collapsed."""

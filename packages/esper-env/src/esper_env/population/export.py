@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from esper_env.blueprints.base import BLUEPRINTS, SeedTemplate
-from esper_env.blueprints.blends import Blend
+from esper_env.blueprints.blends import Blend, joined
 from esper_env.fused.vmapped import undrawn
 from esper_env.hosts.base import HOSTS, Host
 from esper_env.population.population import EMPTY, Population
@@ -45,15 +45,9 @@ class GrownNetwork(nn.Module):
         return self._with_seed(str(slot), x, h) if str(slot) in self.seeds else h
 
     def _with_seed(self, slot: str, x: Tensor, h: Tensor) -> Tensor:
-        seed, settings = self.seeds[slot], self.description["seeds"][slot]
-        delta: Tensor = seed(x)
-        alpha, blend = settings["alpha"], Blend[settings["blend"]]
-        if blend is Blend.MULTIPLY:
-            return torch.addcmul(h, h, delta.tanh(), value=alpha)
-        if blend is Blend.GATE:
-            opening: Tensor = seed.gate(x.mean(dim=(2, 3)) if _is_image(x) else x).sigmoid()  # type: ignore[operator]
-            delta = delta * (opening.view(-1, 1, 1, 1) if _is_image(x) else opening)
-        return h.add(delta, alpha=alpha)
+        settings = self.description["seeds"][slot]
+        alpha = torch.tensor(settings["alpha"], dtype=h.dtype, device=h.device)
+        return joined(self.seeds[slot], x, h, Blend[settings["blend"]], alpha)
 
 
 def _is_image(x: Tensor) -> bool:
