@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := packages/esper-env packages/esper-agent
 
-.PHONY: help demo test install lint type format docs bench ledger wheels lowest newest portable mutants soak integrations site cuda clean
+.PHONY: help demo test install lint type format docs bench ledger wheels release-check version lowest newest portable mutants soak integrations site cuda clean
 
 help:  ## list the verbs
-	@grep -hE '^[a-z ]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,10 +49,16 @@ bench: $(STAMP)  ## measure speed, quickly; full runs write benchmarks/results
 	$(BIN)/python benchmarks/env_throughput.py --quick --json dist/bench/env.json
 	$(BIN)/python benchmarks/agent_throughput.py --quick --json dist/bench/agent.json
 
-wheels: $(STAMP)  ## build both wheels from their sdists and try each alone in a fresh venv
+wheels: $(STAMP)  ## build both sdists, and the wheels from them
 	rm -rf dist/wheels
-	for package in $(PACKAGES); do $(BIN)/python -m build --no-isolation --outdir dist/wheels $$package; done
+	for package in $(PACKAGES); do $(BIN)/python -m build --no-isolation --outdir dist/wheels $$package || exit 1; done
+
+release-check: wheels  ## check metadata, try each wheel in fresh venvs, alone and with extras, and run its README there
+	$(BIN)/python -m twine check --strict dist/wheels/*
 	$(BIN)/python tests/check_wheels.py dist/wheels constraints.txt
+
+version: $(STAMP)  ## make version TO=0.2.0 moves both packages and the citation
+	$(BIN)/python .ci/set_version.py $(TO)
 
 lowest newest: $(STAMP)  ## try both packages with these of the versions that they allow, in a fresh venv
 	$(BIN)/python tests/check_versions.py $@

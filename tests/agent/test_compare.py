@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from esper_agent import cli
+from esper_agent import cli, evaluate
 from esper_agent.baselines.agents import AGENTS
 from esper_agent.comparison import processes
+from esper_agent.comparison.participants import tuned_baseline
 from esper_agent.comparison.report import oracle_share, standing, write_report
 from esper_agent.comparison.results import read_results
 from esper_agent.comparison.run import EVALUATION_SEED, Plan, carry_out
@@ -360,3 +361,39 @@ def test_a_missing_package_is_named_before_anything_runs(
     assert len(error.splitlines()) == 1
     assert "pip install 'esper-agent[sb3]'" in error
     assert list(tmp_path.iterdir()) == []
+
+
+# Policies of one's own
+
+OWN = """
+class Never:
+    def __init__(self, env):
+        self.rows = env.num_envs
+    def predict(self, observation, state, episode_start, deterministic):
+        assert len(observation) == self.rows
+        zeros = [0] * self.rows
+        return dict.fromkeys(("op", "slot", "blueprint", "blend", "tempo"), zeros), state
+nothing = 3
+"""
+
+
+def test_a_policy_of_ones_own_stands_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_policies.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    study = Study(ENV, ("own_policies:Never", "never"), episodes=EPISODES, env={"horizon": 8})
+    run_study(study, tmp_path / "study", 1, lambda _: None)
+    results = read_results(tmp_path / "study")
+    own, never = (results.final(name, "discounted_return") for name in study.agents)
+    assert np.array_equal(own, never)
+    write_report(tmp_path / "study", tmp_path / "report", "test")
+    assert "own_policies:Never" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    for name in ("own_policies:Absent", "no_such_module:Never", "own_policies:nothing"):
+        with pytest.raises(RunError, match=f"^agent is '{name}'; allowed: "):
+            Study(ENV, (name,))
+
+
+def test_evaluate_plays_the_instances_of_the_command() -> None:
+    env = make_test_env(ENV, EPISODES, instances="validation", horizon=8)
+    never = tuned_baseline("never", ENV, env)
+    assert evaluate(never, ENV, EPISODES, horizon=8) == play(never, env, EVALUATION_SEED).means()

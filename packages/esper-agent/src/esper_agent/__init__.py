@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esper_agent.config import PPOConfig
-    from esper_agent.evaluation import EvalCallback, evaluate_policy
+    from esper_agent.evaluation import EvalCallback, evaluate, evaluate_policy
     from esper_agent.grower import Grower
     from esper_agent.ppo import FactoredRecurrentPPO
 
-__all__ = ["EvalCallback", "FactoredRecurrentPPO", "Grower", "PPOConfig", "evaluate_policy"]
+__all__ = ["EvalCallback", "FactoredRecurrentPPO", "Grower", "PPOConfig", "evaluate", "evaluate_policy"]
 _HOMES = {
     "EvalCallback": "evaluation",
     "FactoredRecurrentPPO": "ppo",
     "Grower": "grower",
     "PPOConfig": "config",
+    "evaluate": "evaluation",
     "evaluate_policy": "evaluation",
 }
 

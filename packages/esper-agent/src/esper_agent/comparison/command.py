@@ -27,7 +27,11 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     """Give a parser the arguments of the command."""
     parser.add_argument("--env", dest="env_id", required=True, metavar="ENV_ID", help="id of an Esper environment")
     parser.add_argument(
-        "--agents", type=names, required=True, metavar="NAME,...", help=f"who takes part: {', '.join(NAMES)}"
+        "--agents",
+        type=names,
+        required=True,
+        metavar="NAME,...",
+        help=f"who takes part: {', '.join(NAMES)}, module:Class",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs and the report go")
     add_terms(parser)

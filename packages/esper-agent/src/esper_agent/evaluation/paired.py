@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import esper_env  # noqa: F401  (registers its environments)
 import gymnasium
 import numpy as np
 
@@ -30,6 +31,31 @@ class GrowthEpisodes:
 def make_test_env(env_id: str, episodes: int, **settings: Any) -> Env:
     """A vector environment with one row per episode, on held-out instances."""
     return gymnasium.make_vec(env_id, num_envs=episodes, autoreset_mode="disabled", **{"instances": "test", **settings})
+
+
+def evaluate(
+    policy: Policy,
+    env_id: str,
+    episodes: int = 100,
+    instances: str = "validation",
+    seed: int = 10_000,
+    **settings: Any,
+) -> dict[str, float]:
+    """How any object with SB3's `predict` does on instances that no training saw: the mean of every measure.
+
+    Args:
+        policy: who plays, with Dict actions; where its `predict` takes `action_masks`, it is given the infos.
+        env_id: an Esper environment.
+        episodes: how many instances.
+        instances: "validation", or "test" for a final result.
+        seed: of the first instance; with the default these are the instances of `esper-agent evaluate`.
+        **settings: arguments of the environment.
+    """
+    env = make_test_env(env_id, episodes, instances=instances, **settings)
+    try:
+        return play(policy, env, seed).means()
+    finally:
+        env.close()
 
 
 def play(
