@@ -51,6 +51,13 @@ def test_made_pages_are_up_to_date(page: str) -> None:
     assert text(page) == PAGES[page](), "run `make docs`"
 
 
+def test_every_page_has_a_place_in_the_contents_of_the_site() -> None:
+    listed = re.findall(
+        r"^(\w+)$", "".join(re.findall(r"```\{toctree\}(.*?)```", text("index.md"), re.DOTALL)), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+
+
 # Rewards
 
 
