@@ -182,6 +182,21 @@ def test_targets_rest_on_the_value_after_a_cut_and_on_nothing_after_an_end() -> 
     assert mixed[0, 0] == 1 + 0.5 * (0.5 * 6 + 0.5 * 2)
 
 
+@pytest.mark.parametrize(
+    "change", [{"memory": "none"}, {"normalize_values": False}, {"masks": "marginal"}, {"masks": "none"}]
+)
+@pytest.mark.parametrize("method", PLANS)
+def test_every_kind_of_agent_learns_from_records(method: str, change: dict[str, Any]) -> None:
+    recorded("esper/kinds-v0", "random", "oracle", episodes=4)
+    model = FactoredRecurrentPPO("Esper-v0", n_envs=2, seed=0, **TINY, **change)
+    plan = OfflinePlan(method, "esper/kinds-v0", PLANS[method])
+    learning = OfflineLearning(model, plan, load_recorded("esper/kinds-v0"), seed=0)
+    metrics, judged = learning.learn_epoch()
+    assert metrics["minibatches"] == 1
+    assert np.isfinite([metrics["loss"], judged["loss"]]).all()
+    assert not learning.events(metrics)
+
+
 def test_held_out_episodes_are_apart_from_those_that_are_learnt_from() -> None:
     model = FactoredRecurrentPPO(TwoDoors(), seed=0, **TINY)
     data = as_sequences(LEFT_RIGHT_MIX, model)

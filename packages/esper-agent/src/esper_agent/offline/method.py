@@ -34,7 +34,8 @@ class Method(ABC):
         self.model, self.config, self.policy, self.learner = model, config, model.policy, model.learner
         if self.policy.normalizer is not None:
             self.policy.normalizer.update(data.batch.observations[data.steps])
-        self.policy.values.start(data.returns[data.steps])
+        if model.config.normalize_values:
+            self.policy.values.start(data.returns[data.steps])
 
     @abstractmethod
     def loss(self, data: EpisodeBatch) -> tuple[Tensor, Measured]:
@@ -79,16 +80,21 @@ class Method(ABC):
             choices = (legality.available & decisions).flatten(1).sum(1)
             entropy = evaluation.distribution.head_entropy(legality.inverse_capacity)
             values = self.policy.values.denormalize(evaluation.values)[data.steps]
-            summary = lstm_summary(evaluation.hidden[data.steps], self.model.config.detectors.lstm_saturation_level)
             return {
                 "entropy": entropy.flatten(1) @ decisions.flatten().float() / choices.clamp(min=1),
                 "entropy_available": choices / decisions.sum().clamp(min=1),
                 "value_std": values.std(correction=0),
                 "value_mean": values.mean(),
                 "return_std": data.returns[data.steps].std(correction=0),
-                "lstm_rms": summary[0],
-                "lstm_saturation": summary[2],
+                **self._memory(evaluation.hidden[data.steps]),
             }
+
+    def _memory(self, hidden: Tensor) -> Measured:
+        """The health of the memory, if there is one."""
+        if not hidden.shape[-1]:
+            return {}
+        rms, _, saturation, _ = lstm_summary(hidden, self.model.config.detectors.lstm_saturation_level).unbind()
+        return {"lstm_rms": rms, "lstm_saturation": saturation}
 
 
 def mean_over(values: Tensor, flags: Tensor) -> Tensor:
