@@ -5,15 +5,15 @@
 
 Records are of train instances; everyone is measured on the same test instances. A share is that of the oracle's gain in
 discounted return over never growing. An agent's figures are averaged over its seeds; intervals are 95 % bootstrap
-intervals over instances. Training from scratch is that of the runs that `compare_agents.py` published for the same
-environment, on the same instances.
+intervals over instances. Our agent, trained from scratch, teaches a clone and is what fine-tuning is held against.
 """
 
 import argparse
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 FIRST_SEED = 10_000  # of the test instances, as in compare_agents.py
+SCRATCH = "ours from scratch"
 RULES = ("never", "random", "plateau", "oracle")
 MOMENTS = (0.1, 0.4)  # shares of the epochs at which a curve has points
 
@@ -47,12 +48,13 @@ class Budget:
     seeds: int = 5
     clones: int = 256  # episodes of one player
     mixed: int = 1000
-    tuning: int = 30_720  # environment steps of fine-tuning
-    played: int = 128
+    scratch: int = 149_760  # environment steps of training from scratch
+    tuning: int = 37_440  # of fine-tuning
+    played: int = 256
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-QUICK = Budget(1, 6, 8, 60, 4, (("epochs", 1),))
+QUICK = Budget(1, 6, 8, 120, 60, 4, (("epochs", 1),))
 
 
 @dataclass(frozen=True)
@@ -72,56 +74,68 @@ class Study:
         os.environ["MINARI_DATASETS_PATH"] = str((out / "datasets").resolve())
         self.env = make_test_env(env_id, budget.played)
         self.jobs = (
-            Job("clone of the oracle", "imitate", self._name("oracle")),
-            Job("IQL on random + plateau", "iql", self._name("mixed")),
-            Job("clone of random + plateau", "imitate", self._name("mixed")),
-            Job("clone of plateau", "imitate", self._name("plateau")),
+            Job("clone of the oracle", "imitate", "oracle"),
+            Job("clone of plateau", "imitate", "plateau"),
+            Job("clone of ours", "imitate", "ours"),
+            Job("clone of random + plateau", "imitate", "mixed"),
+            Job("IQL on random + plateau", "iql", "mixed"),
         )
 
-    def _name(self, who: str) -> str:
-        return f"{self.stem}/{who}-v0"
+    def tasks(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+        """All that is to be done, by name; what others rest on comes before them."""
+        for name in RULES:
+            yield name, partial(self._play_rule, name)
+        for seed in range(self.budget.seeds):
+            yield f"{SCRATCH} {seed}", partial(self._train, seed)
+        for job in self.jobs:
+            for seed in range(self.budget.seeds):
+                yield f"{job.name} {seed}", partial(self._learn, job, seed)
+        for job in self.jobs:
+            for seed in range(self.budget.seeds):
+                yield f"tuned {job.name} {seed}", partial(self._tune, job, seed)
 
-    def record(self) -> None:
-        """Record the datasets that are missing."""
-        players = {"oracle": ("oracle",), "plateau": ("plateau",), "mixed": ("random", "plateau")}
-        for who, players_of in players.items():
-            episodes = self.budget.mixed if who == "mixed" else self.budget.clones
-            if not dataset_path(self._name(who)).exists():
-                weighted = tuple((player, 1.0) for player in players_of)
-                print(record(Recording(self.env_id, self._name(who), weighted, episodes)), flush=True)
+    def carry_out(self, words: Sequence[str]) -> None:
+        """The rules, and everything with one of the words in its name, unless it has a result."""
+        for name, work in self.tasks():
+            if name in RULES or any(word in name for word in words):
+                self._once(name, work)
+
+    def _once(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
+        file = self._file(name)
+        if not file.exists():
+            shutil.rmtree(self._run(name).path, ignore_errors=True)  # of a run that was stopped
+            began = time.process_time()
+            write_json(file, {**work(), "cpu_seconds": time.process_time() - began})
+            found = json.loads(file.read_text(encoding="utf-8"))
+            print(f"{self.env_id} {name}: {np.mean(found['returns']):.4f}, {found['cpu_seconds']:.0f} s", flush=True)
+
+    def _file(self, name: str) -> Path:
+        return self.out / f"{name.replace(' ', '_')}.json"
+
+    def _run(self, name: str) -> RunDirectory:
+        return RunDirectory(self.out / "runs" / name.replace(" ", "_"))
+
+    def _dataset(self, who: str) -> str:
+        """The name of a dataset, which is recorded if it is missing."""
+        name, budget = f"{self.stem}/{who}-v0", self.budget
+        if not dataset_path(name).exists():
+            players = {"mixed": ("random", "plateau"), "ours": (str(self._run(f"{SCRATCH} 0").path),)}.get(who, (who,))
+            episodes = budget.mixed if who == "mixed" else budget.clones
+            print(
+                name, record(Recording(self.env_id, name, tuple((one, 1.0) for one in players), episodes)), flush=True
+            )
+        return name
 
     def measure(self, policy: Any) -> list[float]:
         """Discounted returns on the test instances."""
         return [float(value) for value in play(policy, self.env, FIRST_SEED).discounted_return]
 
-    def carry_out(self) -> None:
-        """Everything that has no result yet."""
-        self.record()
-        for name in RULES:
-            self._once(name, partial(self._play_rule, name))
-        for job in self.jobs:
-            for seed in range(self.budget.seeds):
-                self._once(f"{job.name} {seed}", partial(self._learn, job, seed))
-        for seed in range(self.budget.seeds):
-            self._once(f"tuned {self.jobs[0].name} {seed}", partial(self._tune, self.jobs[0], seed))
-
     def _play_rule(self, name: str) -> dict[str, Any]:
         return {"returns": self.measure(tuned_baseline(name, self.env_id, self.env))}
 
-    def _once(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
-        file = self.out / f"{name.replace(' ', '_')}.json"
-        if not file.exists():
-            began = time.process_time()
-            write_json(file, {**work(), "cpu_seconds": time.process_time() - began})
-            found = json.loads(file.read_text())
-            print(f"{self.env_id} {name}: {np.mean(found['returns']):.4f}, {found['cpu_seconds']:.0f} s", flush=True)
-
-    def _run(self, job: Job, seed: int) -> RunDirectory:
-        return RunDirectory(self.out / "runs" / f"{job.name.replace(' ', '_')}_{seed}")
-
     def _learn(self, job: Job, seed: int) -> dict[str, Any]:
         settings = METHODS[job.method][1](**dict(self.budget.settings))
-        plan, curve = OfflinePlan(job.method, job.dataset, settings), list[dict[str, float]]()
+        plan, curve = OfflinePlan(job.method, self._dataset(job.dataset), settings), list[dict[str, float]]()
         clock = {"before": time.process_time(), "played": 0.0}
 
         def look(learning: OfflineLearning) -> None:
@@ -132,7 +146,7 @@ class Study:
                 curve.append({**point, "return": float(np.mean(self.measure(model)))})
                 clock["played"] += time.process_time() - began
 
-        run = self._run(job, seed)
+        run = self._run(f"{job.name} {seed}")
         start_offline(run, plan, RunConfig("", seed=seed, threads=1), lambda _: None, look)
         seconds = time.process_time() - clock["before"] - clock["played"]
         model = load_agent(run.read_config(), run.latest_checkpoint())
@@ -140,32 +154,47 @@ class Study:
         last = {"steps": model.learner.counters.optimizer_steps, "seconds": seconds, "return": float(np.mean(returns))}
         return {"returns": returns, "curve": [*curve, last], "seconds": seconds}
 
+    def _train(self, seed: int) -> dict[str, Any]:
+        config = RunConfig(
+            self.env_id, total_timesteps=self.budget.scratch, seed=seed, threads=1,
+            checkpoint_every=self.budget.tuning, keep_checkpoints=9,
+        )  # fmt: skip
+        return self._online(f"{SCRATCH} {seed}", config)
+
     def _tune(self, job: Job, seed: int) -> dict[str, Any]:
-        start = self._run(job, seed)
-        run = RunDirectory(self.out / "runs" / f"tuned_{job.name.replace(' ', '_')}_{seed}")
+        start = self._run(f"{job.name} {seed}")
         given = start.read_config()
         config = RunConfig(
             self.env_id, total_timesteps=self.budget.tuning, seed=seed, threads=1, env=given.env, agent=given.agent,
             start_from=str(start.path), pull=0.5,
         )  # fmt: skip
+        return self._online(f"tuned {job.name} {seed}", config)
+
+    def _online(self, name: str, config: RunConfig) -> dict[str, Any]:
+        """Train in the environment and measure all checkpoints; the newest gives the result."""
+        run = self._run(name)
         start_run(run, config, progress_bar=False)
-        return {"returns": self.measure(load_agent(run.read_config(), run.latest_checkpoint()))}
+        models = [load_agent(run.read_config(), checkpoint) for checkpoint in run.checkpoints()]
+        returns = {model.num_timesteps: self.measure(model) for model in models}
+        curve = [{"steps": steps, "return": float(np.mean(found))} for steps, found in sorted(returns.items())]
+        return {"returns": returns[max(returns)], "online": curve}
 
     def found(self, name: str) -> list[dict[str, Any]]:
         """The results of all seeds."""
-        files = [self.out / f"{name.replace(' ', '_')}_{seed}.json" for seed in range(self.budget.seeds)]
+        files = [self._file(f"{name} {seed}") for seed in range(self.budget.seeds)]
         return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
     def rule(self, name: str) -> Any:
         """The returns of a rule."""
-        return np.array(json.loads((self.out / f"{name}.json").read_text(encoding="utf-8"))["returns"])
+        return np.array(json.loads(self._file(name).read_text(encoding="utf-8"))["returns"])
 
 
 def summarize(study: Study) -> dict[str, Any]:
     """What the page says."""
     never, oracle, plateau = (study.rule(name) for name in ("never", "oracle", "plateau"))
     rows = []
-    for name in (*(job.name for job in study.jobs), f"tuned {study.jobs[0].name}"):
+    names = [job.name for job in study.jobs]
+    for name in (SCRATCH, *names, *(f"tuned {name}" for name in names)):
         found = study.found(name)
         if found:
             returns = np.array([one["returns"] for one in found])
@@ -251,13 +280,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Esper-v0")
     parser.add_argument("--out", type=Path, required=True, help="where datasets, runs and results go")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="what has one of these in its name")
     parser.add_argument("--quick", action="store_true", help="a tiny budget")
     parser.add_argument("--report-only", action="store_true", help="report what is finished")
     options = parser.parse_args()
     torch.set_num_threads(1)
     study = Study(options.env, options.out, QUICK if options.quick else Budget())
     if not options.report_only:
-        study.carry_out()
+        study.carry_out(options.only)
     stem = (options.out if options.quick else RESULTS) / f"offline_{options.env}"
     result = {"provenance": provenance(), "picture": f"{stem.name}.png", **summarize(study)}
     write_json(f"{stem}.json", result)

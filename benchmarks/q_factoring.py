@@ -81,15 +81,14 @@ def compare(model: FactoredRecurrentPPO, data: EpisodeBatch, epochs: int, seed: 
     factored = q_network(model, seed)
     spec, _ = joint(model, data.batch)
     torch.manual_seed(seed)
-    whole = Policy(model.observation_encoder.size, spec, replace(model.config, policy_gain=1.0), model.entities)
-    if factored.normalizer is not None and whole.normalizer is not None:
-        for network in (factored, whole):
+    whole = Policy(model.observation_encoder.size, spec, replace(model.config, idle_bias=0.0), model.entities)
+    for network in (factored, whole):
+        if network.normalizer is not None:
             network.normalizer.update(train.batch.observations[train.steps])
-    parts = [train, held_out]
-    joined = [replace(part, batch=joint(model, part.batch)[1]) for part in parts]
+    joined, judged = (replace(part, batch=joint(model, part.batch)[1]) for part in (train, held_out))
     return {
-        "factored": fit(factored, *parts, lambda returns: (returns - mean) / deviation, epochs, seed),
-        "joint": fit(whole, *joined, lambda returns: (returns - mean) / deviation, epochs, seed),
+        "factored": fit(factored, train, held_out, lambda returns: (returns - mean) / deviation, epochs, seed),
+        "joint": fit(whole, joined, judged, lambda returns: (returns - mean) / deviation, epochs, seed),
     }
 
 
@@ -108,8 +107,8 @@ def main() -> None:
     """Compare over seeds and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", required=True, help="recorded in Esper-v0")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(name, options.epochs, options.seeds) for name in options.dataset]

@@ -119,11 +119,14 @@ class ImplicitQLearning(Method):
 
 
 def q_network(model: FactoredRecurrentPPO, seed: int) -> Policy:
-    """An untrained network in the policy's shape, whose logits are terms of Q."""
+    """An untrained network in the policy's shape, whose logits are terms of Q.
+
+    They begin near 0, as the policy's do: five terms of unit size would be noise that hides what an action adds.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(model.seed + 1 + seed)
         rescale = model.policy.normalizer is not None
-        config = replace(model.config, normalize_observations=rescale, idle_bias=0.0, policy_gain=1.0)
+        config = replace(model.config, normalize_observations=rescale, idle_bias=0.0)
         return Policy(model.observation_encoder.size, model.action_spec, config, model.entities).to(model.device)
 
 
