@@ -50,12 +50,12 @@ class QLearningConfig(OfflineConfig):
     Attributes:
         expectile: of the action values that V follows; 0.5 is their mean, near 1 the best that was recorded.
         inverse_temperature: logarithm of the weight, in the extraction, of an advantage of one standard deviation.
-        most_weight: largest weight of a step in the extraction.
+        most_weight: largest weight of a step in the extraction, before weights are divided by their mean.
         target_rate: share of the way that the target networks go in each gradient step.
         trace: lambda of the returns that Q learns from; 0 rests on V after one step, 1 on all that was recorded.
     """
 
-    epochs: int = 20
+    epochs: int = 10
     expectile: float = 0.9
     inverse_temperature: float = 5.0
     most_weight: float = 100.0

@@ -49,7 +49,7 @@ class ImplicitQLearning(Method):
         value = mean_over(expectile_loss(advantages, self.config.expectile), batch.decisions)
         weights = self._weights(advantages.detach(), batch.decisions)
         log_p = evaluation.distribution.entry_log_prob(batch.entries).sum(0)
-        policy = -mean_over(weights * log_p, batch.decisions)
+        policy = -mean_over(weights * log_p, batch.decisions) / mean_over(weights, batch.decisions)
         targets = td_targets(data, units.denormalize(evaluation.values.detach()), self.model.gamma, self.config.trace)
         measured = {
             "policy_loss": policy.detach(),
