@@ -301,7 +301,8 @@ def test_a_new_task_needs_no_edit_of_the_rewards(preset: str) -> None:
         halved = {k: replace(getattr(data, k), labels=getattr(data, k).labels % 2) for k in ("train", "val", "test")}
         return Data(**halved, classes=2)
 
-    TASKS.register(name, replace(TASKS[TINY], load=load, batch_size=5, minibatches_per_step=3))
+    host = replace(TASKS[TINY].host, classes=2)
+    TASKS.register(name, replace(TASKS[TINY], host=host, load=load, batch_size=5, minibatches_per_step=3))
     env = EsperVectorEnv(2, task=name, reward=preset, horizon=4)
     assert env.simulation.data.baseline_loss == log(2)
     for _, _, reward, *_ in play(env, 4):
