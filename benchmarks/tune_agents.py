@@ -20,7 +20,7 @@ from common import command_line, write_json
 from esper_agent.baselines.agents import AGENTS, TUNED
 from esper_agent.baselines.tuning import settings_search
 from esper_agent.comparison.command import names
-from esper_agent.comparison.participants import check_names
+from esper_agent.comparison.participants import check_arms
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
 from esper_agent.runs.directory import RunError
@@ -94,7 +94,7 @@ def main() -> None:
     options.work = options.work or Path("runs") / f"tune_agents_{options.env}"
     options.json = options.json or TUNED / f"{options.env}.json"
     try:
-        check_names(options.agents)
+        check_arms(options.agents)
         judged = tune(options)
     except RunError as error:
         sys.exit(f"tune_agents.py: error: {error}")

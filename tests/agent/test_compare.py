@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 from esper_agent import cli, evaluate
 from esper_agent.baselines.agents import AGENTS
+from esper_agent.baselines.tuned import TUNABLE
+from esper_agent.baselines.tuning import constants_to_try
 from esper_agent.comparison import processes
+from esper_agent.comparison.arms import parse_arm
+from esper_agent.comparison.command import names
 from esper_agent.comparison.participants import tuned_baseline
 from esper_agent.comparison.report import oracle_share, standing, write_report
 from esper_agent.comparison.results import read_results
@@ -130,7 +134,7 @@ def test_a_failed_run_is_named_and_the_others_are_carried_out(tmp_path: Path) ->
     never = replace(OURS, agent="never", steps=0, settings={})
     plans = {directory / "good.json": never, directory / "bad.json": replace(never, agent="nobody")}
     lines: list[str] = []
-    with pytest.raises(RunError, match="1 of 2 runs failed: bad: ValueError: baseline is 'nobody'"):
+    with pytest.raises(RunError, match="1 of 2 runs failed: bad: RunError: agent is 'nobody'"):
         processes.run_plans(plans, 1, lines.append)
     assert [line[:5] for line in lines[1:]] == ["[1/2]", "[2/2]"]
     assert sorted(file.name for file in directory.iterdir()) == ["bad.log", "good.json"]
@@ -191,6 +195,37 @@ def test_a_stopped_study_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(ProcessLookupError):
             os.kill(int(file.read_text()), 0)
     assert not list(tmp_path.glob("*.json"))
+
+
+# Settings in the name of an arm
+
+
+def test_settings_in_the_name_take_the_place_of_tuned_ones() -> None:
+    labels = names('ours,ours:memory=none:ent_coef={"op": 0.1, "slot": 0},maskable_ppo:net_arch=[8],plateau:patience=5')
+    plans = {plan.agent: plan for plan in Study(ENV, labels, seeds=1).plans()}
+    assert tuple(plans) == labels
+    usual, own = plans[labels[0]].settings, plans[labels[1]].settings
+    assert own == {**usual, "memory": "none", "ent_coef": {"op": 0.1, "slot": 0}}
+    assert plans[labels[2]].settings == {**AGENTS["maskable_ppo"].settings(ENV), "net_arch": [8]}
+    assert plans[labels[3]].settings == {"patience": 5}
+
+
+def test_agents_are_made_with_the_settings_in_their_names() -> None:
+    def made(label: str) -> Any:
+        plan = Study(ENV, (label,), rows=4).plans()[0]
+        return AGENTS[label.split(":")[0]].make(ENV, plan.rows, 0, plan.settings, {})
+
+    assert made("ours:memory=none:ent_coef=0.2").model.config.memory == "none"
+    assert made("ours:ent_coef=0.2").model.config.ent_coef(0.5) == pytest.approx(0.1)  # annealed, too
+    model = made("maskable_ppo:net_arch=[8]:clip_range=0.3").model
+    assert (model.clip_range(1), model.policy.action_net.in_features) == (0.3, 8)
+
+
+def test_baselines_play_with_the_settings_in_their_names() -> None:
+    env = make_test_env(ENV, 2, horizon=8)
+    assert tuned_baseline("plateau:ceiling=0.3", ENV, env).ceiling == 0.3  # type: ignore[attr-defined]
+    for name in TUNABLE:
+        assert set(constants_to_try(name, env)) <= set(parse_arm(name).allowed)
 
 
 # The report
@@ -259,6 +294,17 @@ def test_ours_stands_against_the_others_at_the_end(made_up: Path, tmp_path: Path
     assert never.split("|")[2].strip().startswith("0.415 [")
 
 
+def test_without_ours_as_it_is_the_others_stand_against_ours_with_other_settings(made_up: Path, tmp_path: Path) -> None:
+    for file in made_up.glob("ours_*.json"):
+        run = json.loads(file.read_text())
+        run["plan"]["agent"] = "ours:memory=none"
+        file.write_text(json.dumps(run))
+    write_report(made_up, tmp_path / "report", "made up")
+    text = (tmp_path / "report.md").read_text()
+    assert "## ours:memory=none minus the others" in text
+    assert "| ours:memory=none minus | return |" in text
+
+
 def test_who_is_ahead_depends_on_steps_or_time(made_up: Path) -> None:
     results = read_results(made_up)
     by_steps = [standing(results, "ppo", "step", budget) for budget in (0.25, 0.5, 0.75, 1.0)]
@@ -322,6 +368,16 @@ def test_the_command_resumes_and_reports(
     [
         ({"--agents": "ours,alphazero"}, "agent is 'alphazero'; allowed: ours, ppo, maskable_ppo"),
         ({"--agents": "ours,ours"}, "allowed: each only once"),
+        ({"--agents": 'ours:memory=none,ours:memory="none"'}, "allowed: each only once"),
+        ({"--agents": "ours:memry=none"}, "ours:memry=none sets 'memry'; allowed for ours: learning_rate, n_steps"),
+        ({"--agents": "ours:memory=rnn"}, "ours:memory=rnn: memory is 'rnn'; allowed: one of ('lstm', 'gru', 'none')"),
+        ({"--agents": "ours:n_steps=0"}, "ours:n_steps=0 sets n_steps to 0; allowed: integers from 1 on"),
+        ({"--agents": "ppo:decay=3"}, "ppo:decay=3 sets decay to 3; allowed: true, false"),
+        ({"--agents": "ppo:net_arch=x:seed=3"}, "sets 'seed'; allowed for ppo: learning_rate"),
+        ({"--agents": "ppo:n_minibatches=7"}, "ppo:n_minibatches=7: n_minibatches is 7; allowed: divisors of"),
+        ({"--agents": "plateau:patience=often"}, "plateau:patience=often sets patience to 'often'; allowed: numbers"),
+        ({"--agents": "plateau:blueprint=99"}, "plateau:blueprint=99: blueprint is 99; allowed: 0 to "),
+        ({"--agents": "oracle:table=1"}, "oracle:table=1 sets 'table'; allowed for oracle: no settings"),
         ({"--env": "NoSuchEnv-v0"}, "cannot compare agents in NoSuchEnv-v0"),
         ({"--env": "Esper-CIFAR10-v0"}, "`esper-env data fetch cifar10`"),
         ({"--steps": "10"}, "steps is 10; allowed: at least one rollout"),
@@ -377,17 +433,24 @@ nothing = 3
 """
 
 
-def test_a_policy_of_ones_own_stands_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_ones_own_and_arms_with_settings_stand_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_policies.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    study = Study(ENV, ("own_policies:Never", "never"), episodes=EPISODES, env={"horizon": 8})
+    agents = ("own_policies:Never", "never", "plateau:patience=5:blueprint=1")
+    study = Study(ENV, agents, episodes=EPISODES, env={"horizon": 8})
     run_study(study, tmp_path / "study", 1, lambda _: None)
     results = read_results(tmp_path / "study")
-    own, never = (results.final(name, "discounted_return") for name in study.agents)
+    own, never = (results.final(name, "discounted_return") for name in agents[:2])
     assert np.array_equal(own, never)
     write_report(tmp_path / "study", tmp_path / "report", "test")
-    assert "own_policies:Never" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert all(f"| {agent} | - |" in report for agent in agents)
+    assert '| plateau:patience=5:blueprint=1 | `{"patience": 5, "blueprint": 1}` |' in report
+    files = ("own_policies+Never_seed0.json", "plateau+patience=5+blueprint=1_seed0.json")
+    assert all((tmp_path / "study" / file).exists() for file in files)
     for name in ("own_policies:Absent", "no_such_module:Never", "own_policies:nothing"):
         with pytest.raises(RunError, match=f"^agent is '{name}'; allowed: "):
             Study(ENV, (name,))

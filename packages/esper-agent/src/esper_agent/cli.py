@@ -14,7 +14,8 @@ from esper_env.config import INSTANCE_SETS
 from esper_agent.algorithm.archive import CheckpointError
 from esper_agent.algorithm.checkpoint import upgrade_checkpoint
 from esper_agent.algorithm.quarantine import NonFiniteError
-from esper_agent.comparison.command import add_compare, add_env_settings, plain_value
+from esper_agent.comparison.arms import plain_value
+from esper_agent.comparison.command import add_compare, add_env_settings
 from esper_agent.comparison.measuring import measure, table
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks

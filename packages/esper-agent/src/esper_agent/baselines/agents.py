@@ -18,6 +18,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from esper_agent.algorithm.environments import make_vector_env
 from esper_agent.baselines.sb3_agent import Algorithm, SB3Agent, Settings, annealed
+from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation.episodes import Policy
 from esper_agent.ppo import FactoredRecurrentPPO
 
@@ -40,8 +41,7 @@ class OurAgent:
     def __init__(self, env_id: str, rows: int, seed: int, settings: Settings, env: Settings) -> None:
         arguments = annealed(settings)
         if settings["decay"]:
-            weights = settings["ent_coef"].items()
-            arguments["ent_coef"] = {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in weights}
+            arguments["ent_coef"] = _annealed_entropy(settings["ent_coef"])
         self.model = FactoredRecurrentPPO(make_vector_env(env_id, rows, **env), seed=seed, **arguments)
         self.rollout = rows * self.model.config.n_steps
         self.predict = self.model.predict
@@ -49,6 +49,12 @@ class OurAgent:
     def train(self, steps: int, callback: BaseCallback | None = None) -> None:
         """Train for a number of environment steps; the last rollout is completed."""
         self.model.learn(steps, callback)
+
+
+def _annealed_entropy(weights: float | Mapping[str, float]) -> LinearSchedule | dict[str, LinearSchedule]:
+    if isinstance(weights, Mapping):
+        return {head: LinearSchedule(weight, 0.0, 1.0) for head, weight in weights.items()}
+    return LinearSchedule(weights, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,11 @@ class AgentSpec:
         """
         if self.algorithm is not None:
             self.algorithm.load()
+
+    def settable(self) -> tuple[str, ...]:
+        """The settings that it may be given."""
+        own = FIELD_NAMES if self.algorithm is None else self.algorithm.settable()
+        return tuple(dict.fromkeys((*self.defaults, *own)))
 
     def settings(self, env_id: str) -> dict[str, Any]:
         """The tuned settings for an environment, those for Esper-v0 if it has none, or the defaults."""

@@ -1,6 +1,7 @@
 """An SB3 algorithm as an agent in an Esper environment: it trains, and answers in the environment's own actions."""
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,11 @@ from esper_agent.algorithm.environments import resolve_gamma
 from esper_agent.baselines.sb3_env import EsperVecEnv
 
 Settings = Mapping[str, Any]
+# What `SB3Agent` gives an algorithm, and what says how it is carried out rather than what is learnt.
+MANAGED = (
+    "policy", "env", "batch_size", "gamma", "policy_kwargs", "seed", "device", "_init_setup_model",
+    "stats_window_size", "tensorboard_log", "verbose",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Algorithm:
         """
         return _load(self.algorithm), _load(self.policy) if ":" in self.policy else self.policy
 
+    def settable(self) -> tuple[str, ...]:
+        """The arguments of the algorithm and of its network that are nobody else's to give."""
+        arguments = inspect.signature(self.load()[0]).parameters
+        return (*(name for name in arguments if name not in MANAGED), *self.network)
+
 
 class SB3Agent:
     """An SB3 algorithm in `rows` rows of an environment.
@@ -54,8 +65,8 @@ class SB3Agent:
         seed: seed of everything random.
         settings: arguments of the algorithm, with `n_minibatches` in place of a batch size, `normalize` for running
             moments of observations and rewards, `decay` for a learning rate that is annealed to 0 over the training,
-            and `idle_bias` for the first logit of waiting over other actions. The environment owns `gamma`: another
-            value is refused.
+            and `idle_bias` for the first logit of waiting over other actions; and those of the network. The
+            environment owns `gamma`: another value is refused.
         env: arguments of the environment; those left out are its id's.
     """
 
@@ -72,12 +83,13 @@ class SB3Agent:
         self.rollout: int = rows * arguments["n_steps"]
         batch_size = _batch_size(self.rollout, arguments.pop("n_minibatches"))
         self.actions, self.masked, idle_bias = raw.actions, algorithm.masked, arguments.pop("idle_bias")
+        network = {name: arguments.pop(name, usual) for name, usual in algorithm.network.items()}
         self.model = algorithm_class(
             policy,
             self.env,
             batch_size=batch_size,
             gamma=gamma,
-            policy_kwargs=dict(algorithm.network),
+            policy_kwargs=network,
             seed=seed,
             device="cpu",
             **arguments,

@@ -4,6 +4,7 @@
 search of version 0.1.0, random draws and then neighbours of the best, on train instances.
 """
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def make_baseline(name: str, env: Env, constants: dict[str, Any]) -> Baseline:
     if name == "oracle":
         return Oracle(env, {kind: _plantings(schedule) for kind, schedule in constants["table"].items()})
     return (UNTUNED | TUNABLE | SEARCHED)[name](env, **constants)
+
+
+def settable(name: str) -> tuple[str, ...]:
+    """The constants that a baseline may be given by name: none whose constants are a table."""
+    names: list[str] = []
+    for kind in (UNTUNED | TUNABLE | SEARCHED).get(name, object).__mro__:
+        if kind is not object and "__init__" in vars(kind):
+            taken = inspect.signature(vars(kind)["__init__"]).parameters.values()
+            names += [one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
+            if all(one.kind is not one.VAR_KEYWORD for one in taken):  # it passes none on to the class above
+                break
+    return tuple(name for name in dict.fromkeys(names) if name not in ("self", "env"))
 
 
 def _plantings(schedule: list[dict[str, int]]) -> list[Planting]:

@@ -1,7 +1,6 @@
 """The command `esper-agent compare`."""
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from esper_env.cli import INTERRUPTED
 
-from esper_agent.comparison.participants import NAMES
+from esper_agent.comparison.arms import NAMES, plain_value, split_outside_brackets
 from esper_agent.comparison.report import write_report
 from esper_agent.comparison.study import Study, run_study
 
@@ -31,7 +30,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         type=names,
         required=True,
         metavar="NAME,...",
-        help=f"who takes part: {', '.join(NAMES)}, module:Class",
+        help=f"who takes part: {', '.join(NAMES)}, with settings as in ours:memory=none:lstm_size=32, or module:Class",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs and the report go")
     add_terms(parser)
@@ -64,14 +63,6 @@ def _env_setting(text: str) -> tuple[str, Any]:
     return name, plain_value(value)
 
 
-def plain_value(text: str) -> Any:
-    """JSON, or a plain string when it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
 def compare(options: argparse.Namespace) -> None:
     """Carry out the runs that are missing and report all."""
     study = Study(options.env_id, options.agents, **numbers(options), env=dict(options.env))
@@ -85,8 +76,8 @@ def numbers(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names that are separated by commas."""
-    return tuple(name.strip() for name in text.split(","))
+    """Words that are separated by commas."""
+    return tuple(split_outside_brackets(text, ","))
 
 
 def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command: str) -> None:

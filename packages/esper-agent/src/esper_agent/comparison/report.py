@@ -11,7 +11,7 @@ from esper_agent.comparison.figure import draw
 from esper_agent.comparison.results import SCORES, Results, read_results
 from esper_agent.evaluation.statistics import Estimate, difference, improvement, interquartile_mean, iqm
 
-OURS, NEVER, ORACLE = "ours", "never", "oracle"
+NEVER, ORACLE = "never", "oracle"
 BUDGETS = (0.25, 0.5, 0.75, 1.0)
 CLOCKS = {"step": "steps", "seconds": "wall-clock time", "cpu_seconds": "CPU time"}
 Rows = list[list[str]]
@@ -31,9 +31,9 @@ def write_report(directory: Path, stem: Path, command: str) -> None:
     results = read_results(directory)
     picture = stem.with_name(f"{stem.name}.png")
     draw(results, picture)
-    others = [agent for agent in results.runs if agent != OURS] if OURS in results.runs else []
-    own = PackageLoader("esper_agent.comparison", ".")
-    templates = Environment(loader=own, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    others = [agent for agent in results.runs if agent != results.ours] if results.ours else []
+    here = PackageLoader("esper_agent.comparison", ".")
+    templates = Environment(loader=here, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     text = templates.get_template("report.md").render(
         plan=results.plan,
         command=command,
@@ -41,7 +41,8 @@ def write_report(directory: Path, stem: Path, command: str) -> None:
         final=_final_table(results),
         differences=_differences(results, others),
         budgets=_budgets(results, others),
-        settings=[[agent, f"`{json.dumps(results.settings(agent))}`"] for agent in results.learners],
+        ours=results.ours,
+        settings=[[name, f"`{json.dumps(own)}`"] for name in results.runs if (own := results.settings(name))],
         versions=next(iter(results.runs.values()))[0]["versions"],
     )
     replace_text(stem.with_name(f"{stem.name}.md"), text)
@@ -74,15 +75,15 @@ def oracle_share(results: Results, agent: str, measure: str) -> float:
 
 def _differences(results: Results, others: list[str]) -> tuple[list[str], Rows]:
     """Ours against each of the others at the end."""
-    header = ["ours minus", *SCORES.values(), "probability of improvement in return"]
+    header = [f"{results.ours} minus", *SCORES.values(), "probability of improvement in return"]
     return header, [_difference_row(results, other) for other in others]
 
 
 def _difference_row(results: Results, other: str) -> list[str]:
-    ours, theirs = results.pairs(OURS, other)
-    pairs = [(results.scores(OURS, measure)[ours], results.scores(other, measure)[theirs]) for measure in SCORES]
+    ours, theirs = results.pairs(results.ours, other)
+    pairs = [(results.scores(results.ours, name)[ours], results.scores(other, name)[theirs]) for name in SCORES]
     cells = [difference(*pair) for pair in pairs]
-    chance = improvement(results.scores(OURS, "discounted_return"), results.scores(other, "discounted_return"))
+    chance = improvement(results.scores(results.ours, "discounted_return"), results.scores(other, "discounted_return"))
     return [other, *(f"{cell} {cell.verdict}" for cell in cells), str(chance)]
 
 
@@ -93,13 +94,13 @@ def _budgets(results: Results, others: list[str]) -> tuple[list[str], Rows]:
         for clock in CLOCKS if other in results.learners else ["step"]:
             cells = [standing(results, other, clock, budget) for budget in BUDGETS]
             rows.append([other, CLOCKS[clock], *(f"{cell} {cell.verdict}" for cell in cells)])
-    return ["ours minus", "budget of", *(f"{budget:.0%}" for budget in BUDGETS)], rows
+    return [f"{results.ours} minus", "budget of", *(f"{budget:.0%}" for budget in BUDGETS)], rows
 
 
 def standing(results: Results, other: str, axis: str, budget: float) -> Estimate:
     """Return of ours minus another's when both have used a share of the smaller of their two budgets."""
-    ends = [results.end(agent, axis) for agent in (OURS, other) if agent in results.learners]
-    ours, theirs = results.pairs(OURS, other)
+    ends = [results.end(agent, axis) for agent in (results.ours, other) if agent in results.learners]
+    ours, theirs = results.pairs(results.ours, other)
     grid = np.array([budget * min(ends)])
-    curves = [results.curve(agent, axis, "discounted_return", grid)[:, 0] for agent in (OURS, other)]
+    curves = [results.curve(agent, axis, "discounted_return", grid)[:, 0] for agent in (results.ours, other)]
     return difference(curves[0][ours], curves[1][theirs])

@@ -12,6 +12,7 @@ from esper_agent.runs.directory import RunError
 
 Floats = NDArray[np.float64]
 Run = dict[str, Any]
+OURS = "ours"
 SCORES = {"discounted_return": "return", "test_accuracy": "test accuracy"}
 AXES = {"step": "environment steps", "seconds": "seconds of training"}
 
@@ -26,6 +27,11 @@ class Results:
     def learners(self) -> list[str]:
         """The agents that were trained."""
         return [agent for agent, runs in self.runs.items() if runs[0]["plan"]["steps"]]
+
+    @property
+    def ours(self) -> str:
+        """Who the others stand against: our agent as it is, or the first with other settings; empty without any."""
+        return next((agent for agent in self.runs if _name(agent) == OURS), "")
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -90,5 +96,11 @@ def read_results(directory: Path) -> Results:
 
 
 def _rank(run: Run) -> int:
-    """Our agent first, the other learners next, baselines last."""
-    return 0 if run["plan"]["agent"] == "ours" else 1 if run["plan"]["steps"] else 2
+    """Our agent first, with other settings next, then the other learners, baselines last."""
+    label, learns = run["plan"]["agent"], bool(run["plan"]["steps"])
+    return 0 if label == OURS else 1 if _name(label) == OURS else 2 if learns else 3
+
+
+def _name(label: str) -> str:
+    """Of an arm, without its settings; they may be those of another version."""
+    return label.partition(":")[0]

@@ -8,7 +8,8 @@ import esper_env  # noqa: F401  (registers its environments)
 import numpy as np
 import torch
 
-from esper_agent.baselines.agents import AGENTS
+from esper_agent.baselines.agents import AgentSpec
+from esper_agent.comparison.arms import parse_arm
 from esper_agent.comparison.participants import tuned_baseline
 from esper_agent.evaluation import EvalCallback
 from esper_agent.evaluation.episodes import Env
@@ -26,7 +27,7 @@ class Plan:
 
     Attributes:
         env_id: the environment.
-        agent: a name from `participants.NAMES`: of an agent or of a baseline.
+        agent: the label of an arm.
         seed: seed of the agent and of its training instances.
         steps: environment steps, a whole number of rollouts; 0 for a baseline.
         rows: environments side by side while training.
@@ -52,7 +53,8 @@ class Plan:
 def carry_out(plan: Plan) -> dict[str, Any]:
     """Run a plan; the result is plain data."""
     env = make_test_env(plan.env_id, plan.episodes, **plan.env, instances=plan.instances)
-    curve, episodes = _train(plan, env) if plan.agent in AGENTS else _play(plan, env)
+    spec = parse_arm(plan.agent).spec
+    curve, episodes = _train(spec, plan, env) if spec else _play(plan, env)
     return {
         "plan": asdict(plan),
         "curve": [{name: round(value, DECIMALS) for name, value in point.items()} for point in curve],
@@ -62,8 +64,8 @@ def carry_out(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _train(plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes]:
-    agent = AGENTS[plan.agent].make(plan.env_id, plan.rows, plan.seed, plan.settings, plan.env)
+def _train(spec: AgentSpec, plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes]:
+    agent = spec.make(plan.env_id, plan.rows, plan.seed, plan.settings, plan.env)
     played: list[GrowthEpisodes] = []
 
     def measure() -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 from esper_env.tasks.data import DataError
 
-from esper_agent.baselines.agents import AGENTS
-from esper_agent.comparison.participants import check_names, tuned_baseline
+from esper_agent.comparison.arms import Arm, parse_arm
+from esper_agent.comparison.participants import check_arms, tuned_baseline
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
 from esper_agent.evaluation.paired import make_test_env
@@ -22,7 +22,7 @@ class Study:
 
     Attributes:
         env_id: the environment.
-        agents: names from `participants.NAMES`, of agents and of baselines.
+        agents: labels of arms, of agents and of baselines.
         steps: environment steps that every agent may take; whole rollouts that fit in are trained.
         seeds: how often each agent is trained; a baseline plays once.
         rows: environments side by side while training, the same for all.
@@ -44,24 +44,25 @@ class Study:
         for name in ("steps", "seeds", "rows", "episodes", "evaluations"):
             if getattr(self, name) < 1:
                 raise RunError(f"{name} is {getattr(self, name)}; allowed: integers from 1 on")
-        check_names(self.agents)
+        check_arms(self.agents)
 
     def plans(self) -> list[Plan]:
         """All runs: seed by seed, so that a change of the machine's load meets all agents alike."""
-        return [
-            self._plan(agent, seed)
-            for seed in range(self.seeds)
-            for agent in self.agents
-            if agent in AGENTS or seed == 0
-        ]
+        arms = [parse_arm(label) for label in self.agents]
+        return [self._plan(arm, seed) for seed in range(self.seeds) for arm in arms if arm.spec or seed == 0]
 
-    def _plan(self, agent: str, seed: int) -> Plan:
-        settings = AGENTS[agent].settings(self.env_id) if agent in AGENTS else {}
-        rollout = self.rows * settings["n_steps"] if settings else 1
-        steps = self.steps // rollout * rollout if settings else 0
-        if settings and not steps:
-            raise RunError(f"steps is {self.steps}; allowed: at least one rollout, which is {rollout} of {agent}")
-        return Plan(self.env_id, agent, seed, steps, self.rows, self.episodes, self.evaluations, settings, env=self.env)
+    def settings(self, arm: Arm) -> dict[str, Any]:
+        """Those of its name for this environment, with its own in their place."""
+        return {**(arm.spec.settings(self.env_id) if arm.spec else {}), **arm.settings}
+
+    def _plan(self, arm: Arm, seed: int) -> Plan:
+        settings = self.settings(arm)
+        rollout = self.rows * settings["n_steps"] if arm.spec else 1
+        steps = self.steps // rollout * rollout if arm.spec else 0
+        if arm.spec and not steps:
+            raise RunError(f"steps is {self.steps}; allowed: at least one rollout, which is {rollout} of {arm.label}")
+        terms = (self.rows, self.episodes, self.evaluations, settings)
+        return Plan(self.env_id, arm.label, seed, steps, *terms, env=self.env)
 
 
 def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], None] = print) -> None:
@@ -76,18 +77,29 @@ def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], 
     Raises:
         RunError: when the environment cannot be made, the directory holds other runs, or a run failed.
     """
-    plans = study.plans()
     _check_env(study)
-    run_plans({directory / f"{plan.agent}_seed{plan.seed}.json": plan for plan in plans}, jobs, report)
+    plans = {directory / parse_arm(plan.agent).file_name(plan.seed): plan for plan in study.plans()}
+    run_plans(plans, jobs, report)
 
 
 def _check_env(study: Study) -> None:
-    """Check that the environment, whose data may be missing, and the baselines in it can be made."""
+    """Check that the environment, whose data may be missing, and everyone in it can be made."""
     try:
         env = make_test_env(study.env_id, 1, **study.env)
     except (ValueError, TypeError, RuntimeError, OSError, ImportError, DataError, gymnasium.error.Error) as error:
         raise RunError(f"cannot compare agents in {study.env_id}: {error}") from error
-    for name in study.agents:
-        if name not in AGENTS:
-            tuned_baseline(name, study.env_id, env)
+    for arm in map(parse_arm, study.agents):
+        if not arm.spec:
+            tuned_baseline(arm.label, study.env_id, env)
+        elif arm.settings:
+            _check_settings(study, arm)
     env.close()
+
+
+def _check_settings(study: Study, arm: Arm) -> None:
+    """Build an agent with settings of its own once: nobody else knows all values that are allowed."""
+    assert arm.spec
+    try:
+        arm.spec.make(study.env_id, study.rows, 0, study.settings(arm), study.env)
+    except (ValueError, TypeError, AssertionError, KeyError) as error:
+        raise RunError(f"{arm.label}: {error}") from error
