@@ -28,7 +28,8 @@ from esper_agent.comparison.study import Study, run_study
 from esper_agent.evaluation import callback, statistics
 from esper_agent.evaluation.callback import TrainingClock
 from esper_agent.evaluation.paired import make_test_env, play
-from esper_agent.runs.directory import RunError
+from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.training import load_agent, start_run
 
 ENV, ROWS, EPISODES = "Esper-v0", 2, 3
 TINY = {"n_steps": 15, "n_epochs": 1, "n_minibatches": 2}
@@ -454,6 +455,26 @@ def test_policies_of_ones_own_and_arms_with_settings_stand_beside_the_others(
     for name in ("own_policies:Absent", "no_such_module:Never", "own_policies:nothing"):
         with pytest.raises(RunError, match=f"^agent is '{name}'; allowed: "):
             Study(ENV, (name,))
+
+
+def test_a_run_that_was_trained_before_stands_beside_the_others(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    agent = {"n_steps": 8, "sequence_length": 8}
+    start_run(run, RunConfig(ENV, n_envs=2, total_timesteps=16, env={"horizon": 8}, agent=agent), progress_bar=False)
+    name, out = str(run.path), tmp_path / "study"
+    study = Study(ENV, (name, "never"), episodes=EPISODES, env={"horizon": 8})
+    run_study(study, out, 1, lambda _: None)
+    found = read_results(out).final(name, "discounted_return")[0]
+    model = load_agent(run.read_config(), run.latest_checkpoint())
+    env = make_test_env(ENV, EPISODES, horizon=8)
+    np.testing.assert_allclose(found, play(model, env, EVALUATION_SEED).discounted_return, atol=1e-6)
+    run.latest_checkpoint().rename(run.checkpoint_file(24))  # as if it had been trained further
+    with pytest.raises(RunError, match=r"has settings .*step_"):
+        run_study(study, out, 1, lambda _: None)
+    with pytest.raises(RunError, match="was trained in Esper-v0; allowed: an agent of Esper-Deep-v0"):
+        run_study(replace(study, env_id="Esper-Deep-v0"), tmp_path / "other", 1)
+    with pytest.raises(RunError, match="was trained with other observations"):
+        run_study(replace(study, env={"horizon": 8, "rent": [0.01, 0.05]}), tmp_path / "other", 1)
 
 
 def test_evaluate_plays_the_instances_of_the_command() -> None:

@@ -210,7 +210,8 @@ def test_a_dataset_of_other_slots_or_blueprints_is_refused(env_id: str, said: st
     [
         (["--env", "CartPole-v1", "--policy", "random"], "cannot record in CartPole-v1"),
         (["--env", "Esper-v9", "--policy", "random"], "cannot record in Esper-v9"),
-        (["--env", "Esper-v0", "--policy", "nobody"], "policy 'nobody' is no run directory or checkpoint"),
+        (["--env", "Esper-v0", "--policy", "nobody"], "agent is 'nobody'; allowed: ours"),
+        (["--env", "Esper-v0", "--policy", "ours"], "policy 'ours' cannot be recorded"),
         (["--env", "Esper-v0", "--policy", "random=0"], "each with a weight above 0"),
         (["--env", "Esper-v0", "--policy", "random", "--episodes", "0"], "episodes is 0; allowed"),
     ],

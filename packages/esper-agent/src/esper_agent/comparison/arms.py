@@ -1,12 +1,14 @@
 """Arms of a comparison: who takes part and with which settings of its own, each as one word.
 
-`ours`, `ours:memory=none:memory_skip=false`, `plateau:patience=3`, or `module:Class` of one's own.
+`ours`, `ours:memory=none:memory_skip=false`, `plateau:patience=3`, `module:Class` of one's own, or the path of a run
+directory or checkpoint of an agent that was trained before.
 """
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from esper_agent.baselines.agents import AGENTS, AgentSpec
@@ -22,7 +24,7 @@ class Arm:
 
     Attributes:
         label: the word that names it everywhere.
-        name: of `NAMES`, or `module:Class`.
+        name: of `NAMES`, `module:Class`, or a path.
         settings: those that it does not take from its name.
     """
 
@@ -34,6 +36,11 @@ class Arm:
     def spec(self) -> AgentSpec | None:
         """How the agent is made; None for a baseline and for a policy of one's own."""
         return AGENTS.get(self.name)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is the path of an agent that was trained before."""
+        return self.name not in NAMES and Path(self.name).exists()
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -52,10 +59,14 @@ def parse_arm(label: str) -> Arm:
         RunError: for a name or a setting that does not exist.
     """
     name, *parts = split_outside_brackets(label, ":")
+    if name not in NAMES and Path(label).exists():
+        return Arm(label, label, {})
     if parts and (name not in NAMES or not any("=" in part for part in parts)):
         return Arm(label, label, {})
     if name not in NAMES:
-        raise RunError(f"agent is {name!r}; allowed: {', '.join(NAMES)}, or module:Class of your own")
+        raise RunError(
+            f"agent is {name!r}; allowed: {', '.join(NAMES)}, module:Class of your own, or the path of a run"
+        )
     arm = Arm(label, name, {key: plain_value(value) for key, _, value in (part.partition("=") for part in parts)})
     if unknown := [key for key in arm.settings if key not in arm.allowed]:
         raise RunError(f"{label} sets {unknown[0]!r}; allowed for {name}: {', '.join(arm.allowed) or 'no settings'}")

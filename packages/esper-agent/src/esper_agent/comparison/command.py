@@ -30,7 +30,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         type=names,
         required=True,
         metavar="NAME,...",
-        help=f"who takes part: {', '.join(NAMES)}, with settings as in ours:memory=none:lstm_size=32, or module:Class",
+        help=f"who takes part: {', '.join(NAMES)}, with settings: ours:memory=none:lstm_size=32; module:Class; RUN",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs and the report go")
     add_terms(parser)

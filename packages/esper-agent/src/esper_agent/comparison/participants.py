@@ -8,7 +8,8 @@ from pkgutil import resolve_name
 from esper_agent.baselines.tuned import TUNED, load_tuned, make_baseline
 from esper_agent.comparison.arms import NAMES, Arm, parse_arm
 from esper_agent.evaluation.episodes import Env, Policy
-from esper_agent.runs.directory import RunError
+from esper_agent.runs.directory import RunError, find_checkpoint
+from esper_agent.runs.training import load_agent
 
 
 def check_arms(labels: Sequence[str]) -> list[Arm]:
@@ -22,7 +23,7 @@ def check_arms(labels: Sequence[str]) -> list[Arm]:
         for arm in arms:
             if arm.spec:
                 arm.spec.require()
-            elif arm.name not in NAMES:
+            elif arm.name not in NAMES and not arm.trained:
                 own_policy(arm.name)
     except ImportError as error:
         raise RunError(str(error)) from error
@@ -30,6 +31,39 @@ def check_arms(labels: Sequence[str]) -> list[Arm]:
         if any((other.name, other.settings) == (arm.name, arm.settings) for other in arms[:place]):
             raise RunError(f"agents is {','.join(labels)}; allowed: each only once")
     return arms
+
+
+def finished_policy(label: str, env_id: str, env: Env, *, trusted: bool = False) -> Policy:
+    """A trained agent by its path, a policy of the user's, or a baseline, ready to play.
+
+    Raises:
+        RunError: when it is none of these, or does not suit the environment.
+        CheckpointError: when a checkpoint cannot be read.
+    """
+    if parse_arm(label).trained:
+        return trained_agent(label, env_id, env, trusted=trusted)
+    return tuned_baseline(label, env_id, env)
+
+
+def trained_agent(path: str, env_id: str, env: Env, *, trusted: bool = False) -> Policy:
+    """The agent of a run directory's newest checkpoint, or of a checkpoint.
+
+    Raises:
+        RunError: when there is no run, or its agent was trained in another environment.
+        CheckpointError: when the checkpoint cannot be read.
+    """
+    run, checkpoint = find_checkpoint(Path(path), trusted=trusted)
+    config = run.read_config()
+    if config.env_id != env_id:
+        raise RunError(f"policy {path} was trained in {config.env_id}; allowed: an agent of {env_id}")
+    agent = load_agent(config, checkpoint)
+    known = agent.tensor_env.env
+    for what, space in (("observations", "single_observation_space"), ("actions", "single_action_space")):
+        if getattr(known, space) != getattr(env, space):
+            raise RunError(
+                f"policy {path} was trained with other {what}; allowed: the environment's arguments of its run"
+            )
+    return agent
 
 
 def own_policy(name: str) -> Callable[[Env], Policy]:

@@ -10,7 +10,7 @@ import torch
 
 from esper_agent.baselines.agents import AgentSpec
 from esper_agent.comparison.arms import parse_arm
-from esper_agent.comparison.participants import tuned_baseline
+from esper_agent.comparison.participants import finished_policy
 from esper_agent.evaluation import EvalCallback
 from esper_agent.evaluation.episodes import Env
 from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
@@ -29,7 +29,7 @@ class Plan:
         env_id: the environment.
         agent: the label of an arm.
         seed: seed of the agent and of its training instances.
-        steps: environment steps, a whole number of rollouts; 0 for a baseline.
+        steps: environment steps, a whole number of rollouts; 0 for a policy that is finished.
         rows: environments side by side while training.
         episodes: instances that each evaluation plays.
         evaluations: how often, beside the one before training.
@@ -80,7 +80,7 @@ def _train(spec: AgentSpec, plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes
 
 
 def _play(plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes]:
-    episodes = play(tuned_baseline(plan.agent, plan.env_id, env), env, EVALUATION_SEED)
+    episodes = play(finished_policy(plan.agent, plan.env_id, env), env, EVALUATION_SEED)
     return [{"step": 0, "seconds": 0.0, "cpu_seconds": 0.0, **episodes.means()}], episodes
 
 

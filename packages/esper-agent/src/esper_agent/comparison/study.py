@@ -9,11 +9,11 @@ import gymnasium
 from esper_env.tasks.data import DataError
 
 from esper_agent.comparison.arms import Arm, parse_arm
-from esper_agent.comparison.participants import check_arms, tuned_baseline
+from esper_agent.comparison.participants import check_arms, finished_policy
 from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
 from esper_agent.evaluation.paired import make_test_env
-from esper_agent.runs.directory import RunError
+from esper_agent.runs.directory import RunError, find_checkpoint
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Study:
 
     Attributes:
         env_id: the environment.
-        agents: labels of arms, of agents and of baselines.
+        agents: labels of arms.
         steps: environment steps that every agent may take; whole rollouts that fit in are trained.
-        seeds: how often each agent is trained; a baseline plays once.
+        seeds: how often each agent is trained; everyone else plays once.
         rows: environments side by side while training, the same for all.
         episodes: held-out instances that each evaluation plays, the same for all.
         evaluations: how often, beside the one before training.
@@ -52,7 +52,9 @@ class Study:
         return [self._plan(arm, seed) for seed in range(self.seeds) for arm in arms if arm.spec or seed == 0]
 
     def settings(self, arm: Arm) -> dict[str, Any]:
-        """Those of its name for this environment, with its own in their place."""
+        """Those of its name for this environment, with its own in their place; the checkpoint of one trained before."""
+        if arm.trained:  # so that the result of another checkpoint is not taken for it
+            return {"checkpoint": find_checkpoint(Path(arm.name), trusted=False)[1].name}
         return {**(arm.spec.settings(self.env_id) if arm.spec else {}), **arm.settings}
 
     def _plan(self, arm: Arm, seed: int) -> Plan:
@@ -90,7 +92,7 @@ def _check_env(study: Study) -> None:
         raise RunError(f"cannot compare agents in {study.env_id}: {error}") from error
     for arm in map(parse_arm, study.agents):
         if not arm.spec:
-            tuned_baseline(arm.label, study.env_id, env)
+            finished_policy(arm.label, study.env_id, env)
         elif arm.settings:
             _check_settings(study, arm)
     env.close()

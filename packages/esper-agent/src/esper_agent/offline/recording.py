@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,14 +14,13 @@ import numpy as np
 from esper_env import EsperVectorEnv
 from esper_env.tasks.data import DataError
 
-from esper_agent.comparison.participants import tuned_baseline
+from esper_agent.comparison.participants import finished_policy
 from esper_agent.evaluation.episodes import Env, Policy, play_episodes
 from esper_agent.evaluation.paired import make_test_env
 from esper_agent.offline.dataset import describe_env
 from esper_agent.offline.episodes import RecordingEnv, update_hash
 from esper_agent.offline.storage import OWN_METADATA, DatasetWriter, minari, new_dataset
-from esper_agent.runs.directory import PACKAGES, RunError, find_checkpoint
-from esper_agent.runs.training import load_agent
+from esper_agent.runs.directory import PACKAGES, RunError
 
 
 @dataclass(frozen=True)
@@ -107,16 +105,10 @@ def find_player(name: str, recording: Recording, env: Env) -> Policy:
     Raises:
         RunError: when it is neither, or the agent was trained in another environment.
     """
-    if not Path(name).exists():
-        try:
-            return tuned_baseline(name, recording.env_id, env)
-        except ValueError as error:
-            raise RunError(f"policy {name!r} is no run directory or checkpoint, and: {error}") from error
-    run, checkpoint = find_checkpoint(Path(name), trusted=recording.trusted)
-    config = run.read_config()
-    if config.env_id != recording.env_id:
-        raise RunError(f"policy {name} was trained in {config.env_id}; allowed: an agent of {recording.env_id}")
-    return load_agent(config, checkpoint)
+    try:
+        return finished_policy(name, recording.env_id, env, trusted=recording.trusted)
+    except ValueError as error:
+        raise RunError(f"policy {name!r} cannot be recorded: {error}") from error
 
 
 def _fill(writer: DatasetWriter, recording: Recording, env: RecordingEnv, players: Sequence[Policy]) -> str:
