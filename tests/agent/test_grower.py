@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from esper_agent import FactoredRecurrentPPO, Grower
 from esper_agent.baselines.scripted import GrowEverything
-from esper_env import GrowingModule
+from esper_env import HEADS, GrowingModule, Op
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -90,12 +90,32 @@ def test_one_line_says_what_a_grower_cannot_use() -> None:
     agent = FactoredRecurrentPPO("Esper-v0", n_envs=2, seed=0)
     with pytest.raises(ValueError, match=r"allowed: .* one trained for 2 slots and 5 blueprints"):
         Loop(agent, depth=2)
-    with pytest.raises(TypeError, match=r"the optimiser is LBFGS; allowed: a torch.optim.Optimizer but LBFGS"):
-        Loop(agent, optimizer=torch.optim.LBFGS)
+    for kind in (torch.optim.LBFGS, torch.optim.SparseAdam):
+        with pytest.raises(TypeError, match=f"the optimiser is {kind.__name__}; allowed: .* other than LBFGS, Muon"):
+            Loop(agent, optimizer=kind)
     with pytest.raises(ValueError, match="the optimiser has no parameter of a slot's block"):
         Loop(agent, optimizer=lambda _, lr: torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr))
     with pytest.raises(TypeError, match="model is a Linear; allowed: a GrowingModule"):
         Grower(nn.Linear(2, 2), agent, None, evaluate=None, horizon=3)  # type: ignore[arg-type]
+
+
+class Elsewhere:
+    """Answers with a slot that the module does not have."""
+
+    def predict(self, *_: Any) -> tuple[dict[str, int], None]:
+        return {**dict.fromkeys(HEADS, 0), "op": int(Op.GERMINATE), "slot": 7}, None
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Elsewhere(), r"action\['slot'\] is \[7\]; allowed: 0 to 2"),
+        (object(), "the policy is a object; allowed: anything with SB3's predict"),
+    ],
+)
+def test_a_policy_that_cannot_be_followed_changes_nothing(policy: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        Loop(policy)
 
 
 def test_a_loop_that_does_not_make_its_losses_by_the_module_is_told_so() -> None:

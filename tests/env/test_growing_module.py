@@ -199,14 +199,41 @@ def test_a_compiled_module_grows() -> None:
         ({"slots": ["layer9"]}, "slot 'layer9' is no submodule of the model"),
         ({"slots": ["layer2.0"]}, "slot 'layer2.0' changes shape"),
         ({"slots": ["layer1.0"], "blueprints": ["low_rank"]}, "blueprint 'low_rank' is for the family 'dense'"),
+        ({"slots": ["layer1.0"], "blueprints": []}, r"blueprints is \[\]; allowed: a list of one or more names"),
     ],
 )
 def test_bad_input_leaves_the_module_untouched(settings: dict[str, Any], message: str) -> None:
-    model = ResNet()
-    before = [name for name, _ in model.named_modules()]
+    refused(ResNet(), message, example_input=IMAGES, **settings)
+
+
+def refused(model: nn.Module, message: str, **settings: Any) -> None:
+    before = dict(model.named_modules())
     with pytest.raises(ValueError, match=message):
-        GrowingModule(model, example_input=IMAGES, **settings)
-    assert [name for name, _ in model.named_modules()] == before
+        GrowingModule(model, **settings)
+    assert dict(model.named_modules()) == before
+    assert all(module.training and not module._forward_hooks for module in before.values())
+
+
+class Aliased(nn.Module):
+    """Calls a layer by another name than its first, so that a slot in its place would never act."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.same, self.out = self.layer, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.same(x))
+
+
+def test_a_slot_that_would_never_act_is_refused() -> None:
+    refused(Aliased(), "slot 'layer' is called by another name", slots=["layer"], example_input=torch.zeros(2, 4))
+
+
+def test_a_module_gets_its_slots_once() -> None:
+    message = "has slots already; allowed: one GrowingModule"
+    for module in (growing_resnet(), growing_resnet().model):
+        refused(module, message, slots=RESIDUAL_SLOTS, example_input=IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +264,9 @@ def test_a_blueprint_of_ones_own_is_grafted() -> None:
     [
         ((1.0, 76.5), "the metric 76.5; allowed: numbers from 0.0 to 1.0"),
         ((float("nan"), 0.5), "the loss nan; allowed"),
+        (0.5, "evaluate gives 0.5; allowed: a pair of numbers, loss and metric"),
     ],
 )
-def test_a_measurement_that_cannot_be_is_refused(found: tuple[float, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_measurement_that_cannot_be_is_refused(found: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         Growth(growing_resnet(), lambda: found, 30)

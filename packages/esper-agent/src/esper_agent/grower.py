@@ -10,9 +10,11 @@ from esper_env.growing import GrowingModule, Growth
 from esper_env.growing.growth import Evaluate
 from esper_env.mdp.actions import HEADS, Op
 from torch import nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from esper_agent.evaluation.episodes import Policy
+
+REFUSED = ("LBFGS", "Muon", "SparseAdam")  # they take one group, matrices, or sparse gradients alone
 
 
 class Grower:
@@ -54,7 +56,8 @@ class Grower:
         self.model, self.optimizer = model, optimizer
         self.groups = [_group(optimizer, slot.block) for slot in model.slots]
         self.growth = Growth(model, evaluate, horizon)
-        self.policy: Any = policy(self.growth) if isinstance(policy, type) else policy  # type: ignore[call-arg]
+        rule: Any = policy if isinstance(policy, type) and hasattr(policy, "predict") else None
+        self.policy: Any = rule(self.growth) if rule else policy
         self._check_policy()
         self.memory: Any = None
         self.started = False
@@ -62,6 +65,8 @@ class Grower:
         self._decide()
 
     def _check_policy(self) -> None:
+        if not callable(getattr(self.policy, "predict", None)):
+            raise TypeError(f"the policy is a {type(self.policy).__name__}; allowed: anything with SB3's predict")
         known, wanted = getattr(self.policy, "observation_space", None), self.growth.schema
         if known is not None and known.shape != wanted.space().shape:
             raise ValueError(
@@ -90,15 +95,14 @@ class Grower:
         begun = np.array([not self.started])
         action, self.memory = self.policy.predict(growth.observation().numpy(), self.memory, begun, True, **masks)
         self.started = True
-        why = self._evidence(action)
+        chosen: list[int] = growth.read(action)[0].tolist()
+        why = self._evidence(*chosen)
         born, gone = growth.act(action)
-        slot = int(np.asarray(action["slot"]).reshape(-1)[0])
-        self._extend(slot, born)
+        self._extend(chosen[HEADS.index("slot")], born)
         self._reduce(gone)
         return why if growth.state.last_executed.item() else "an illegal choice, so wait"
 
-    def _evidence(self, action: Any) -> str:
-        op, slot, blueprint, blend, tempo = (int(np.asarray(action[head]).reshape(-1)[0]) for head in HEADS)
+    def _evidence(self, op: int, slot: int, blueprint: int, blend: int, tempo: int) -> str:
         state, name = self.growth.state, self.model.names[slot]
         if op == Op.WAIT:
             return "wait"
@@ -132,8 +136,9 @@ class Grower:
 
 def _group(optimizer: Optimizer, block: nn.Module) -> dict[str, Any]:
     """The optimiser's group that a seed beside a block joins."""
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LBFGS):
-        raise TypeError(f"the optimiser is {type(optimizer).__name__}; allowed: a torch.optim.Optimizer but LBFGS")
+    if not isinstance(optimizer, Optimizer) or type(optimizer).__name__ in REFUSED:
+        allowed = f"a torch.optim.Optimizer other than {', '.join(REFUSED)}"
+        raise TypeError(f"the optimiser is {type(optimizer).__name__}; allowed: {allowed}")
     own = {id(parameter) for parameter in block.parameters()}
     for group in optimizer.param_groups:
         if any(id(parameter) in own for parameter in group["params"]):

@@ -63,7 +63,7 @@ class Growth:
         state.last_executed = torch.ones_like(state.last_executed)
 
     def _measure(self) -> tuple[float, float]:
-        loss, metric = (float(number) for number in self.evaluate())
+        loss, metric = _two_numbers(self.evaluate())
         if not (isfinite(loss) and loss >= 0.0):
             raise ValueError(f"evaluate gives the loss {loss}; allowed: numbers from 0.0 on")
         if not 0.0 <= metric <= 1.0:
@@ -76,16 +76,20 @@ class Growth:
 
     # One step: act, let the user train, then take note
 
+    def read(self, action: Any) -> Tensor:
+        """An action of the environment's form as numbers, [1, heads]; one error if it is not of the space."""
+        stacked = stack_actions(action, 1, "cpu")
+        if not inside(stacked, self.head_sizes).all():
+            refuse(stacked, self.head_sizes)
+        return stacked
+
     def act(self, action: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Carry out an action of the environment's form; an illegal one is WAIT.
 
         Returns:
             The parameters that were born and those that are gone.
         """
-        stacked = stack_actions(action, 1, "cpu")
-        if not inside(stacked, self.head_sizes).all():
-            refuse(stacked, self.head_sizes)
-        requested = canonical(stacked)
+        requested = canonical(self.read(action))
         legal = is_legal(requested, self.gates())
         executed = requested * legal[:, None]
         apply_operations(self.state, executed)
@@ -176,6 +180,14 @@ class Growth:
         by_op = masks_by_op(self.gates(), self.head_sizes)
         tables = {"action_mask": marginal_masks(by_op), "action_mask_by_op": by_op}
         return {name: {head: table.numpy() for head, table in tables[name].items()} for name in tables}
+
+
+def _two_numbers(found: Any) -> tuple[float, float]:
+    try:
+        loss, metric = (float(number) for number in found)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"evaluate gives {found!r}; allowed: a pair of numbers, loss and metric") from error
+    return loss, metric
 
 
 def _norm(seed: nn.Module | None) -> float:

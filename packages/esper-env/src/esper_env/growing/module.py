@@ -14,7 +14,7 @@ from esper_env.fused.layout import Layout
 from esper_env.fused.randomness import Purpose
 from esper_env.fused.vmapped import undrawn
 from esper_env.growing.slot import GrowingSlot
-from esper_env.hosts.slots import find_places
+from esper_env.hosts.slots import Places, find_places, undisturbed
 
 FAMILY_BLUEPRINTS = {
     "dense": ("low_rank", "narrow_mlp", "medium_mlp", "wide_mlp", "gated_unit"),
@@ -48,21 +48,14 @@ class GrowingModule(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        _check_slotless(model)
         places = find_places(model, slots, example_input)
-        self.blueprints = tuple(FAMILY_BLUEPRINTS[places.family] if blueprints is None else blueprints)
-        for name in self.blueprints:
-            if BLUEPRINTS[name].family != places.family:
-                raise ValueError(
-                    f"blueprint {name!r} is for the family {BLUEPRINTS[name].family!r}; "
-                    f"allowed here: those of {places.family!r}"
-                )
+        self.blueprints = _checked(FAMILY_BLUEPRINTS[places.family] if blueprints is None else blueprints, places)
         self.model, self.names, self.seed, self.births = model, tuple(slots), seed, 0
         self.classes = places.classes
         self.host_size = sum(parameter.numel() for parameter in model.parameters())
         self.slots = [GrowingSlot(model.get_submodule(n), p) for n, p in zip(slots, places.slots, strict=True)]
-        for name, slot in zip(slots, self.slots, strict=True):
-            slot.training = slot.block.training
-            model.set_submodule(name, slot)
+        _install(model, dict(zip(slots, self.slots, strict=True)), example_input)
         self.losses: list[Tensor] = []  # of the minibatches since they were last taken
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -200,6 +193,49 @@ class GrowingModule(nn.Module):
             if not slot.committed:
                 copy.set_submodule(name, slot.block)
         return copy
+
+
+def _check_slotless(model: nn.Module) -> None:
+    if isinstance(model, nn.Module) and any(isinstance(part, GrowingModule | GrowingSlot) for part in model.modules()):
+        raise ValueError("the model has slots already; allowed: one GrowingModule, with all slots")
+
+
+def _checked(blueprints: Sequence[str], places: Places) -> tuple[str, ...]:
+    if isinstance(blueprints, str) or not blueprints:
+        raise ValueError(f"blueprints is {blueprints!r}; allowed: a list of one or more names")
+    for name in blueprints:
+        if BLUEPRINTS[name].family != places.family:
+            raise ValueError(
+                f"blueprint {name!r} is for the family {BLUEPRINTS[name].family!r}; "
+                f"allowed here: those of {places.family!r}"
+            )
+    return tuple(blueprints)
+
+
+def _install(model: nn.Module, slots: dict[str, GrowingSlot], example: Tensor) -> None:
+    """Put the slots into the module, unless it calls a block by another way than its name: then all is as before.
+
+    Raises:
+        ValueError: when it does.
+    """
+    called: set[GrowingSlot] = set()
+    handles = [slot.register_forward_hook(lambda self, *_: called.add(self)) for slot in slots.values()]
+    for name, slot in slots.items():
+        slot.training = slot.block.training
+        model.set_submodule(name, slot)
+    try:
+        with torch.no_grad(), undisturbed(model):
+            model(example)
+        for name, slot in slots.items():
+            if slot not in called:
+                raise ValueError(f"slot {name!r} is called by another name or reference; allowed: by that name alone")
+    except BaseException:
+        for name, slot in slots.items():
+            model.set_submodule(name, slot.block)
+        raise
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _size(seed: SeedTemplate, blend: Blend) -> int:
