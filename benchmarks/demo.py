@@ -48,10 +48,10 @@ def train(steps: int, seed: int) -> tuple[FactoredRecurrentPPO, Curve]:
 
 def table(results: dict[str, GrowthEpisodes]) -> str:
     never = results["never grow"].test_accuracy
-    lines = [f"{'':<14}{'test accuracy':<24}{'gain over never grow':<26}{'added parameters':<18}return"]
+    lines = [f"{'':<14}{'test accuracy':<24}{'gain over never grow':<26}{'added parameters':<18}discounted return"]
     for name, episodes in results.items():
         gain = "-" if name == "never grow" else mean(episodes.test_accuracy - never)
-        added, total = f"{episodes.added_parameters.mean():.0%}", f"{episodes.episode_return.mean():.3f}"
+        added, total = f"{episodes.added_parameters.mean():.0%}", f"{episodes.discounted_return.mean():.3f}"
         lines.append(f"{name:<14}{mean(episodes.test_accuracy)!s:<24}{gain!s:<26}{added:<18}{total}")
     return "\n".join(lines)
 
@@ -71,8 +71,8 @@ def picture(curve: Curve, results: dict[str, GrowthEpisodes], frame: Any) -> mat
     steps, returns = zip(*curve.points, strict=True)
     left.plot(steps, returns, label="agent, while training")
     for name, style in (("never grow", ":"), ("plateau", "--")):
-        left.axhline(results[name].episode_return.mean(), linestyle=style, color="grey", label=name)
-    left.set(xlabel="environment steps", ylabel="return", title="Learning to grow")
+        left.axhline(results[name].episode_return.mean(), linestyle=style, color="grey", label=f"{name}, held-out")
+    left.set(xlabel="environment steps", ylabel="plain return (sum of the rewards)", title="Learning to grow")
     left.legend(frameon=False)
     right.imshow(frame)
     right.set_title("One held-out episode at its end")

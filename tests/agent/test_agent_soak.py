@@ -7,7 +7,7 @@ import pytest
 import resumable_env  # noqa: F401 (registers its environment)
 from esper_agent import FactoredRecurrentPPO
 from esper_agent.runs.action_shares import ActionShares
-from esper_agent.runs.directory import RunDirectory
+from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_agent.runs.training import CheckpointRun
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -38,7 +38,7 @@ def test_hundreds_of_updates_and_checkpoints_leak_nothing(tmp_path: Path) -> Non
     run = RunDirectory(tmp_path / "run")
     run.create()
     model = FactoredRecurrentPPO("Resumable-v0", n_envs=4, seed=0, n_steps=16, sequence_length=16)
-    model.set_logger(run.logger(0))
+    model.set_logger(run.logger(0, RunConfig("Esper-v0")))
     meter = Meter()
     model.learn(UPDATES * 64, [ActionShares(), CheckpointRun(run, every=1, keep=3), meter])
     model.logger.close()

@@ -1,12 +1,17 @@
 """Stable-Baselines3's own callbacks, logger and schedules work unmodified."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from esper_agent import EvalCallback, FactoredRecurrentPPO
+from esper_agent.algorithm.progress import ProgressBar, progress_bar
 from esper_agent.diagnostics import DetectorConfig
+from rich.console import Console
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -153,6 +158,37 @@ def test_events_reach_the_log_and_the_callbacks(tmp_path: Path) -> None:
     assert "kl_spike" in seen
     assert "kl_spike" in {event.name for event in model.events}
     assert "diagnostics/kl_spike" in (tmp_path / "progress.json").read_text()
+
+
+def test_the_bar_shows_what_recent_episodes_came_to_and_ends_where_learning_ends() -> None:
+    shown: list[str] = []
+
+    class Watch(BaseCallback):
+        def _on_step(self) -> bool:
+            shown.append(bar.bar.tasks[0].description)
+            return True
+
+    env = gymnasium.make_vec("esper_env:Esper-v0", 4, horizon=8, autoreset_mode="same_step", output="torch")
+    model = FactoredRecurrentPPO(env, seed=0, **SMALL)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with progress_bar(True, terminal) as (bar,):
+        assert isinstance(bar, ProgressBar)
+        model.learn(100, [bar, Watch()])
+        hosts, task = model.collector.hosts.last, bar.bar.tasks[0]
+    recent = np.mean([episode["r"] for episode in model.ep_info_buffer])
+    metric, added = hosts["hosts/end/committed_metric"], hosts["hosts/end/added_parameters"]
+    assert shown[0] == "plain return ..."
+    assert bar.describe() == f"plain return {recent:z.3f}, metric {metric:.0%}, added {added:.0%}"
+    assert (task.completed, task.total, task.finished) == (128, 100, True)
+    assert "in all" in terminal.file.getvalue()
+
+
+def test_no_bar_outlives_a_failed_training() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with pytest.raises(KeyboardInterrupt), progress_bar(True, terminal) as (bar,):
+        raise KeyboardInterrupt
+    assert isinstance(bar, ProgressBar)
+    assert not bar.bar.live.is_started
 
 
 def test_there_is_no_logger_before_it_is_needed() -> None:

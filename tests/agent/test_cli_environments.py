@@ -1,6 +1,8 @@
 """The command line and the environment: its settings, which instances are played, and beside whom."""
 
+import dataclasses
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from esper_agent import cli
 from esper_agent.algorithm.checkpoint import load_checkpoint
 from esper_agent.baselines.scripted import NeverGrow
 from esper_agent.comparison.run import EVALUATION_SEED
-from esper_agent.config import FIELD_NAMES
+from esper_agent.config import FIELD_NAMES, PPOConfig
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.settings import MANAGED
 from esper_agent.runs.training import build_model, load_agent
+from esper_env.config import EsperConfig
 from test_checkpoint import assert_same
 
 ENV = "Esper-v0"
@@ -169,3 +173,16 @@ def test_no_setting_of_the_agent_gives_a_traceback(name: str) -> None:
         config = RunConfig("CartPole-v1", n_envs=1, agent=agent)
         with suppress(RunError):  # which the command prints as one line
             build_model(config)
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "compare", "record", "imitate"])
+def test_help_lists_what_may_be_set_with_defaults(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    told = capsys.readouterr().out
+    lists = {"--set NAME": dataclasses.fields(PPOConfig), "--env-set NAME": dataclasses.fields(EsperConfig)}
+    for flag, fields in lists.items():
+        for field in fields:
+            default = "" if field.default in (dataclasses.MISSING, True) else re.escape(str(field.default))
+            listed = re.search(rf"^  {field.name} \(.?{default}.*", told, flags=re.MULTILINE)
+            assert bool(listed) == (flag in told and field.name not in MANAGED), field.name

@@ -51,6 +51,13 @@ def test_differences_are_paired_by_seed() -> None:
     assert statistics.difference(np.array([0.5]), np.array([0.1])).verdict == "open"  # one seed shows nothing
 
 
+def test_nobody_is_ahead_by_what_is_printed_as_nothing() -> None:
+    hair = statistics.Estimate(-0.0002, -0.0003, -0.0001)
+    assert (str(hair), hair.verdict) == ("0.000 [0.000, 0.000]", "open")
+    assert statistics.Estimate(-0.002, -0.003, -0.001).verdict == "behind"
+    assert statistics.Estimate(0.002, 0.001, 0.003).verdict == "ahead"
+
+
 def test_a_profile_counts_instances_and_resamples_whole_seeds() -> None:
     scores = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 3.0]])
     share, low, high = statistics.profile(scores, np.array([-1.0, 0.5, 2.5, 9.0]))

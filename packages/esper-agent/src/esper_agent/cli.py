@@ -23,6 +23,7 @@ from esper_agent.offline.commands import add_learning, add_record
 from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.profiling import describe_profile
+from esper_agent.runs.settings import add_loggers, agent_settings, list_settings
 from esper_agent.runs.stopping import Interrupted
 from esper_agent.runs.training import load_agent, resume_run, start_run, using_threads
 
@@ -180,6 +181,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default=unset, help=f"cpu or cuda; under torchrun each rank has its own GPU ({defaults.device})"
     )
+    add_loggers(parser)
     _add_agent_settings(parser)
     text = "run directory or checkpoint whose agent the run begins with; settings that are not given are its own"
     parser.add_argument("--from", dest="start_from", default=unset, metavar="RUN_OR_CHECKPOINT", help=text)
@@ -195,8 +197,9 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_agent_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", dest="agent", type=_agent_setting, action="append", default=argparse.SUPPRESS, metavar="NAME=VALUE",
-        help="a setting of the agent, e.g. --set learning_rate=3e-4; may be repeated",
+        help="a setting of the agent, listed below, e.g. --set learning_rate=3e-4; may be repeated",
     )  # fmt: skip
+    list_settings(parser, "what --set takes, in JSON or as a word, with defaults", agent_settings())
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -249,9 +252,13 @@ def _agent_setting(text: str) -> tuple[str, Any]:
 
 def _as_typed(name: str) -> str:
     """A setting of a run as it is given on the command line."""
-    return {"env_id": "ENV_ID", "agent": "--set", "env": "--env-set", "start_from": "--from"}.get(
-        name, f"--{name.replace('_', '-')}"
-    )
+    return {
+        "env_id": "ENV_ID",
+        "agent": "--set",
+        "env": "--env-set",
+        "start_from": "--from",
+        "loggers": "--logger",
+    }.get(name, f"--{name.replace('_', '-')}")
 
 
 def _positive(text: str) -> int:

@@ -19,7 +19,7 @@ import torch
 from esper_env.mdp.phases import Phase, unmeasured
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.utils import configure_logger
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
@@ -37,6 +37,7 @@ from esper_agent.algorithm.escalation import Escalation, critical, investigate
 from esper_agent.algorithm.log import record_update
 from esper_agent.algorithm.loss import LossSettings, Targets
 from esper_agent.algorithm.observations import ObservationEncoder
+from esper_agent.algorithm.progress import progress_bar as showing_progress
 from esper_agent.algorithm.quarantine import note_quarantine
 from esper_agent.algorithm.rollout_buffer import RolloutBuffer, Sequences
 from esper_agent.algorithm.sb3_surface import SB3Surface, file_to_read, file_to_write
@@ -186,30 +187,29 @@ class FactoredRecurrentPPO(SB3Surface):
             log_interval: rollouts between two writes of the log; None for none.
             tb_log_name: name of the run for TensorBoard.
             reset_num_timesteps: count from 0; False goes on with the count and the same log.
-            progress_bar: show one.
+            progress_bar: show one, with what recent episodes came to.
         """
-        callback = self._setup_learn(callback, progress_bar, reset_num_timesteps, tb_log_name)
-        total_timesteps += self.num_timesteps
-        self._total_timesteps = total_timesteps
-        self._started, self._steps_before = time.perf_counter(), self.num_timesteps
-        callback.on_training_start(locals(), globals())
-        while self.num_timesteps < total_timesteps and self.collect(callback):
-            with self.phase("update"):
-                metrics = self.update()
-            record_update(self.logger, metrics, self.collector.hosts.summary(self.ranks), self.last_events)
-            if log_interval is not None and self.learner.counters.rollouts % log_interval == 0:
-                self.dump_logs()
-        callback.on_training_end()
+        with showing_progress(progress_bar and self.ranks.leads) as bar:
+            callback = self._setup_learn(as_callbacks(callback) + bar, reset_num_timesteps, tb_log_name)
+            self._total_timesteps = total_timesteps = self.num_timesteps + total_timesteps
+            self._started, self._steps_before = time.perf_counter(), self.num_timesteps
+            callback.on_training_start(locals(), globals())
+            while self.num_timesteps < total_timesteps and self.collect(callback):
+                with self.phase("update"):
+                    metrics = self.update()
+                record_update(self.logger, metrics, self.collector.hosts.summary(self.ranks), self.last_events)
+                if log_interval is not None and self.learner.counters.rollouts % log_interval == 0:
+                    self.dump_logs()
+            callback.on_training_end()
         return self
 
-    def _setup_learn(self, callback: MaybeCallback, progress_bar: bool, reset: bool, tb_log_name: str) -> BaseCallback:
+    def _setup_learn(self, callbacks: list[BaseCallback], reset: bool, tb_log_name: str) -> BaseCallback:
         if reset:
             self.learner.counters.env_steps = 0
         if not self._custom_logger:
             outputs = (self.verbose, self.tensorboard_log) if self.ranks.leads else (0, None)
             self._logger = configure_logger(*outputs, tb_log_name, reset)
-        parts = as_callbacks(callback) + ([ProgressBarCallback()] if progress_bar and self.ranks.leads else [])
-        everything = CallbackList(parts)
+        everything = CallbackList(callbacks)
         everything.init_callback(self)  # type: ignore[arg-type]
         return everything
 

@@ -31,12 +31,23 @@ def default_settings(env: VectorEnv[Any, Any, Any], given: Mapping[str, Any]) ->
     heads, space = declared(env, "heads") or (), env.single_action_space
     if not declared(env, "observation_entities") or not isinstance(space, spaces.Dict) or {*space} != {*heads}:
         return {}
+    return entity_settings(heads, env.num_envs, given.get("n_steps", ROLLOUT))
+
+
+def entity_settings(heads: Sequence[str], num_envs: int, sequence_length: int = ROLLOUT) -> dict[str, Any]:
+    """The settings of the published results, for environments that declare entities.
+
+    Args:
+        heads: of the actions; the op head is the first.
+        num_envs: rows.
+        sequence_length: steps per sequence.
+    """
     return {
         "learning_rate": LinearSchedule(1.5e-3, 0.0, 1.0),
         "n_steps": ROLLOUT,
-        "sequence_length": given.get("n_steps", ROLLOUT),
+        "sequence_length": sequence_length,
         "n_epochs": 8,
-        "n_minibatches": min(2, env.num_envs),
+        "n_minibatches": min(2, num_envs),
         "gae_lambda": 0.9,
         "ent_coef": entropy_schedules(heads),
         "idle_bias": 1.0,

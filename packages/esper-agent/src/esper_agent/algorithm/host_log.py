@@ -31,6 +31,7 @@ class HostLog:
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env.unwrapped if isinstance(env.unwrapped, EsperVectorEnv) else None
         self.names: list[str] = []
+        self.last: dict[str, float] = {}  # summary
         self.sums: Tensor | None = None  # [2, names + 1]: over decisions and over ends; the last column counts them
 
     def seeds(self) -> Tensor | None:
@@ -69,6 +70,7 @@ class HostLog:
         if ends:
             last = dict(zip(self.names, at_ends, strict=True))
             result |= {f"hosts/end/{name}": last[name] / ends for name in MEASURED}
+        self.last = result
         return result
 
 

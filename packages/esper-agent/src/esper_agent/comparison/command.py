@@ -11,8 +11,8 @@ from esper_env.cli import INTERRUPTED
 from esper_agent.comparison.arms import NAMES, plain_value, split_outside_brackets
 from esper_agent.comparison.report import write_report
 from esper_agent.comparison.study import Study, run_study
+from esper_agent.runs.settings import MANAGED, env_settings, list_settings
 
-MANAGED = ("task", "num_envs", "render_mode", "autoreset_mode", "output", "device", "instances")
 NUMBERS = {
     "steps": "environment steps of each agent",
     "seeds": "how often each agent is trained",
@@ -49,9 +49,14 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
 
 def add_env_settings(parser: argparse.ArgumentParser, default: Any) -> None:
     """Give a parser the arguments of the environment."""
-    text = "arguments of the environment, e.g. --env-set reward=sparse horizon=40; may be repeated"
+    text = "arguments of the environment, listed below, e.g. --env-set reward=sparse horizon=40; may be repeated"
     how: dict[str, Any] = {"type": _env_setting, "nargs": "+", "action": "extend", "metavar": "NAME=VALUE"}
     parser.add_argument("--env-set", dest="env", default=default, help=text, **how)
+    list_settings(
+        parser,
+        "what --env-set takes in Esper's environments, in JSON or as a word, with defaults, some of which the ids set",
+        env_settings(),
+    )
 
 
 def _env_setting(text: str) -> tuple[str, Any]:

@@ -59,7 +59,7 @@ def _final_table(results: Results) -> tuple[list[str], Rows]:
 def _final_row(results: Results, agent: str, with_shares: bool) -> list[str]:
     scores = [str(iqm(results.scores(agent, measure))) for measure in SCORES]
     added = f"{results.scores(agent, 'added_parameters').mean():.0%}"
-    shares = [f"{oracle_share(results, agent, measure):.0%}" for measure in SCORES if with_shares]
+    shares = [f"{oracle_share(results, agent, measure):z.0%}" for measure in SCORES if with_shares]
     if agent not in results.learners:
         return [agent, "-", *scores, added, *shares, "-", "-", "-", "-"]
     speeds = [f"{results.speed(agent, clock):.0f}" for clock in ("seconds", "cpu_seconds")]

@@ -17,6 +17,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 CONFIDENCE, REPLICATIONS, BOOTSTRAP_SEED = 0.95, 2_000, 0
+DIGITS = 3  # that are printed, and that decide who is ahead
 BATCH = 200  # resamples in memory at a time
 
 
@@ -29,12 +30,14 @@ class Estimate:
     high: float = nan
 
     def __str__(self) -> str:
-        return f"{self.point:.3f}" + ("" if isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
+        return f"{self.point:z.{DIGITS}f}" + (
+            "" if isnan(self.low) else f" [{self.low:z.{DIGITS}f}, {self.high:z.{DIGITS}f}]"
+        )
 
     @property
     def verdict(self) -> str:
-        """What it says as a difference: "ahead", "behind", or "open" when the interval holds 0 or there is none."""
-        return "ahead" if self.low > 0 else "behind" if self.high < 0 else "open"
+        """As a difference: "ahead", "behind", or "open" when the interval, as printed, holds 0 or is not there."""
+        return "ahead" if round(self.low, DIGITS) > 0 else "behind" if round(self.high, DIGITS) < 0 else "open"
 
 
 def bootstrap(statistic: Callable[..., Any], *samples: Floats, paired: bool = False) -> Floats:

@@ -13,6 +13,7 @@ from esper_agent.offline.recording import Recording, record
 from esper_agent.offline.storage import dataset_path
 from esper_agent.offline.training import METHODS, OfflinePlan, read_plan, resume_offline, start_offline
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError
+from esper_agent.runs.settings import add_loggers
 
 WORDS = {
     "epochs": "passes over the dataset, at most",
@@ -84,6 +85,7 @@ def add_learning(parser: argparse.ArgumentParser, method: str) -> None:
         default = RunConfig.__dataclass_fields__[name].default
         parser.add_argument(_flag(name), type=int, default=unset, metavar="N", help=f"{meaning} ({default})")
     parser.add_argument("--device", default=unset, help=f"cpu or cuda ({RunConfig.device})")
+    add_loggers(parser)
     parser.set_defaults(command=_learn, method=method, parser=parser)
 
 
@@ -96,7 +98,7 @@ def _learn(options: argparse.Namespace) -> None:
     own = {field.name for field in fields(METHODS[options.method][1])}
     given = {name: value for name, value in vars(options).items() if name in own}
     run_settings = {
-        name: getattr(options, name) for name in (*RUN_NUMBERS, "device", "agent") if hasattr(options, name)
+        name: getattr(options, name) for name in (*RUN_NUMBERS, "device", "agent", "loggers") if hasattr(options, name)
     }
     named = getattr(options, "dataset", None)
     if options.resume:

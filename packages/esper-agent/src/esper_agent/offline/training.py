@@ -254,7 +254,7 @@ def _learn(
     after_epoch: Callable[[OfflineLearning], None] = lambda _: None,
 ) -> None:
     model, saving = learning.model, _Saving(run, config, learning)
-    model.set_logger(run.logger(model.num_timesteps))
+    model.set_logger(run.logger(model.num_timesteps, config))
     try:
         with stopping_on_signals(saving, speaks=True), using_threads(config.threads):
             for metrics, judged in _epochs(learning):

@@ -16,6 +16,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 
 from esper_agent.algorithm.escalation import DIRECTORY
 from esper_agent.runs.metrics import MetricsWriter, Rows, TensorBoardWriter, read_metrics
+from esper_agent.runs.trackers import LOGGERS, TENSORBOARD, begin_trackers
 
 PACKAGES = ("esper-agent", "esper-env", "torch", "gymnasium", "stable-baselines3", "numpy")
 
@@ -41,6 +42,7 @@ class RunConfig:
         ranks: processes that the run was started on.
         start_from: run directory or checkpoint whose policy the run began with; None for a new one.
         pull: weight of the divergence from that policy in the loss, which fades over the run; 0 for none.
+        loggers: where the log goes beside metrics.jsonl.
         env: arguments of the environment; those left out are its id's.
         agent: settings of the agent; those left out have their defaults.
     """
@@ -57,6 +59,7 @@ class RunConfig:
     ranks: int = 1
     start_from: str | None = None
     pull: float = 0.0
+    loggers: list[str] = field(default_factory=lambda: [TENSORBOARD])
     env: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
 
@@ -70,14 +73,16 @@ class RunConfig:
             raise RunError(f"pull is {self.pull!r}; allowed: a finite number from 0 on")
         if self.pull and self.start_from is None:
             raise RunError(f"pull is {self.pull!r}; allowed: 0, unless start_from names what it pulls to")
+        if not set(self.loggers) <= set(LOGGERS):
+            raise RunError(f"loggers is {self.loggers!r}; allowed: {', '.join(LOGGERS)}")
 
 
 class RunDirectory:
     """The files of one run.
 
     config.json, metrics.jsonl, checkpoints/step_<env steps>.ckpt, tensorboard/, learning_curve.png and lock; when asked
-    for, best_model.ckpt, report.html and profile/; critical/ after a critical event; offline.json if it learns from a
-    dataset; start.ckpt, the policy that it began with, if not with a new one.
+    for, best_model.ckpt, report.html, trackers.json and profile/; critical/ after a critical event; offline.json if it
+    learns from a dataset; start.ckpt, the policy that it began with, if not with a new one.
 
     Args:
         path: the directory.
@@ -97,6 +102,7 @@ class RunDirectory:
         self.critical_directory = path / DIRECTORY
         self.offline_file = path / "offline.json"
         self.start_file = path / "start.ckpt"
+        self.trackers_file = path / "trackers.json"
         self.lock_file = path / "lock"
 
     def create(self) -> None:
@@ -189,12 +195,19 @@ class RunDirectory:
         for old in self.checkpoints()[:-keep]:
             old.unlink()
 
-    def logger(self, step: int) -> Logger:
-        """A logger that continues the metrics after so many environment steps."""
-        outputs: list[KVWriter] = [
-            MetricsWriter(self.metrics_file, step),
-            TensorBoardWriter(self.tensorboard_directory, step),
-        ]
+    def logger(self, step: int, config: RunConfig) -> Logger:
+        """A logger that continues the metrics after so many environment steps, wherever the settings send them.
+
+        Raises:
+            RunError: when what a service needs is not installed.
+        """
+        outputs: list[KVWriter] = [MetricsWriter(self.metrics_file, step)]
+        if TENSORBOARD in config.loggers:
+            outputs.append(TensorBoardWriter(self.tensorboard_directory, step))
+        try:
+            outputs += begin_trackers(self.path, self.trackers_file, asdict(config), config.loggers)
+        except ImportError as error:
+            raise RunError(str(error)) from error
         return Logger(str(self.path), outputs)
 
     def metrics(self) -> Rows:

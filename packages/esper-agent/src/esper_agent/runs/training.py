@@ -30,6 +30,7 @@ from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_c
 from esper_agent.runs.learning_curve import draw_learning_curve
 from esper_agent.runs.profiling import ProfileRun
 from esper_agent.runs.stopping import Interrupted, stopping_on_signals
+from esper_agent.runs.trackers import require_loggers
 from esper_agent.runs.validation import Validation
 
 _IMPOSSIBLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError)  # wishes of all kinds
@@ -82,6 +83,7 @@ def start_run(
         Interrupted: after Ctrl-C, SIGTERM or SIGHUP, with the state saved.
         LostRanksError: when another rank has died.
     """
+    _require_loggers(config)
     model = build_model(config, ranks)
     start = begin_with(model, config, run)
     # Every setting is written down, so that a later default cannot change a resumed run.
@@ -128,6 +130,13 @@ def resume_run(
             run.sweep()
             _note(run.unreadable_metrics())
         _train(run, config, model, progress_bar=progress_bar, profile=profile)
+
+
+def _require_loggers(config: RunConfig) -> None:
+    try:
+        require_loggers(config.loggers)
+    except ImportError as error:
+        raise RunError(str(error)) from error
 
 
 def begin_with(model: FactoredRecurrentPPO, config: RunConfig, run: RunDirectory) -> Path | None:
@@ -229,7 +238,7 @@ def _train(
     run: RunDirectory, config: RunConfig, model: FactoredRecurrentPPO, *, progress_bar: bool, profile: bool
 ) -> None:
     leads = model.ranks.leads
-    model.set_logger(run.logger(model.num_timesteps) if leads else Logger(None, []))
+    model.set_logger(run.logger(model.num_timesteps, config) if leads else Logger(None, []))
     callback = CheckpointRun(run, config.checkpoint_every, config.keep_checkpoints, model.ranks)
     profiler = ProfileRun(run.profile_directory)
     validation = [Validation(run, config, model)] if config.eval_every else []
