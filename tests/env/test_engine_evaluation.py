@@ -64,13 +64,27 @@ def test_evaluation_equals_brute_force(task: str, tile_bytes: int, monkeypatch: 
     population = grown(task)
     inputs, labels = validation(task, population, SAMPLES)
     found, expected = evaluate(population, inputs, labels), brute_force(population, inputs, labels)
-    assert vars(found).keys() == expected.keys()
+    assert vars(found).keys() == {*expected, "right"}
     for name, value in expected.items():
         torch.testing.assert_close(getattr(found, name), value, rtol=0.0, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
     for name in ("contribution", "prospect"):
         assert len(expected[name].unique()) > 5, f"{name} shows no differences: nothing was tested"
     assert not torch.equal(expected["all_off"], expected["committed"])
     assert not torch.equal(expected["metric"], expected["committed"])
+
+
+@pytest.mark.parametrize("task", ["digits_mlp", "digits_cnn"])
+def test_samples_that_do_not_count_are_as_if_they_were_not_there(task: str) -> None:
+    population = grown(task, rows=4)
+    inputs, labels = validation(task, population, SAMPLES)
+    counted = torch.rand(4, SAMPLES, generator=torch.Generator().manual_seed(0)) < 0.4
+    found = evaluate(population, inputs, labels, counted)
+    assert found.right.shape == counted.shape
+    for row, own in enumerate(counted):
+        alone = evaluate(population, inputs[own], labels[own])
+        assert float(found.right[row, own].double().mean()) == pytest.approx(float(alone.metric[row]), abs=1e-10)
+        for name in vars(found).keys() - {"right"}:
+            torch.testing.assert_close(getattr(found, name)[row], getattr(alone, name)[row], rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("task", HOSTS)

@@ -35,6 +35,9 @@ class EsperConfig:
     label_noise: Range = (0.0, 0.1)
     subset: Range = (0.6, 1.0)
     budget: int | tuple[int, int] | None = None  # seeds at a time; None for one per slot
+    phases: tuple[int, int] = (1, 1)  # of the data; with one, they never change
+    phase_classes: tuple[int, int] = (2, 10)
+    phase_steps: int = 10  # of the shortest
 
     # Lifecycle: dwell times in steps.
     warmup_steps: int = 2
@@ -69,6 +72,7 @@ class EsperConfig:
     shock_weight: float = 0.01
     op_costs: tuple[float, ...] = (0.0, 0.002, 0.001, 0.001, 0.002)  # in order of Op
     loss_weight: float = 1.0
+    online_weight: float = 1.0
 
     # Detectors of gaming, and steps from one measurement of the control to the next; 0: only if the reward needs it.
     control_interval: int = 0
@@ -100,6 +104,13 @@ class EsperConfig:
             _check_list(name, getattr(self, name), length, high)
         if sum(self.lesion_weights) <= 0:
             raise ValueError(f"lesion_weights is {self.lesion_weights}; allowed: at least one positive weight")
+        if self.streams:
+            _check_stream(self)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the data may change while the host trains."""
+        return self.phases[1] > 1
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -127,6 +138,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "holding_cap": (0.0, 100.0),
     "shock_weight": (0.0, 100.0),
     "loss_weight": (0.0, 100.0),
+    "online_weight": (0.0, 100.0),
+    "phase_steps": (1, 100_000),
     "control_interval": (0, 100_000),
     "ransom_contribution": (0.0, 1.0),
     "ransom_gain": (0.0, 1.0),
@@ -140,6 +153,8 @@ _PAIRS: dict[str, tuple[float, float]] = {
     "learning_rate": (0.0, 1000.0),
     "label_noise": (0.0, 1.0),
     "subset": (0.01, 1.0),
+    "phases": (1, 1000),
+    "phase_classes": (1, 1_000_000),
 }
 _PRICES: dict[str, tuple[float, float]] = {"rent": (0.0, 100.0), "slot_rent": (0.0, 100.0), "budget": (0, 1000)}
 _LISTS: dict[str, tuple[int, float]] = {  # how many non-negative numbers, and the greatest
@@ -147,7 +162,9 @@ _LISTS: dict[str, tuple[int, float]] = {  # how many non-negative numbers, and t
     "stage_potential": (6, 100.0),
     "op_costs": (5, 100.0),
 }
-_INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {"live_units", "budget"}
+_INTEGERS = {field.name for field in fields(EsperConfig) if field.type in (int, "int")} | {
+    *("live_units", "budget", "phases", "phase_classes")
+}
 
 
 def ends(price: Price) -> Range:
@@ -197,6 +214,15 @@ def _check_price(name: str, value: object, low: float, high: float) -> None:
         _check_pair(name, value, low, high)
     elif value is not None or name not in _INTEGERS:
         check_range(name, value, low, high, integer=name in _INTEGERS)
+
+
+def _check_stream(config: EsperConfig) -> None:
+    """Every phase must fit into the episode, and be measured in full."""
+    most = config.horizon // config.phase_steps
+    if config.phases[1] > most:
+        raise ValueError(f"phases is {config.phases}; allowed: at most horizon / phase_steps, {most}")
+    if config.measurements == "partial":
+        raise ValueError(f"measurements is 'partial' with phases {config.phases}; allowed: with phases, full")
 
 
 def _check_list(name: str, value: object, length: int, high: float) -> None:

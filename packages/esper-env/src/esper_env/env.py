@@ -35,12 +35,18 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     what a seed adds are measured, and earlier metrics are not repeated: evidence must be gathered and remembered. The
     metric of the final reward is that of all samples.
 
+    With more than one of `phases` the data are a **stream**: each phase has some of the classes, drawn like the steps
+    with which phases begin, and a step trains and validates on samples of the present phase only. Nothing tells that a
+    phase began but the measurements. Metrics, those of rewards and of `evaluate_test` among them, are over all samples
+    of the split that are of the phase that was trained on last; at the end that is the episode's last phase.
+
     | Id | Host | Data |
     |---|---|---|
     | `Esper-v0` | MLP, 3 blocks of 24 units | digits, 8x8 (scikit-learn) |
     | `Esper-Deep-v0` | MLP, 6 blocks of 20 units; one place in six, more expensive parameters | the same |
     | `Esper-Partial-v0` | that of `Esper-v0`; a step measures 16 validation samples and one slot | the same |
     | `Esper-Shapes-v0` | MLP, 3 blocks of 2 to 24 units, all widths drawn; drawn price and budget | the same |
+    | `Esper-Stream-v0` | that of `Esper-v0`, for 60 steps; 2 to 4 phases of 2 to 10 classes | the same |
     | `Esper-CNN-v0` | CNN, 3 blocks of 6, 8, 8 channels | the same |
     | `Esper-FashionMNIST-v0` | CNN, 3 blocks of 8, 16, 24 channels | Fashion-MNIST, 28x28; 10,000 training images |
     | `Esper-CIFAR10-v0` | CNN, 3 blocks of 8, 16, 24 channels | CIFAR-10, 32x32; 10,000 training images |
@@ -165,11 +171,13 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `shaped` | final_metric, rent, shaping, invalid_action, rollback |
     | `sparse` | final_metric, rent, invalid_action, rollback |
     | `contribution` | those of `sparse`, contribution, entanglement, holding, alpha_shock, op_cost |
+    | `stream` | final_metric, online_metric, rent, shaping, invalid_action, rollback |
     | `loss` | loss_drop, rent, invalid_action, rollback |
 
     | Term | Value |
     |---|---|
     | `final_metric` | at the end of the budget: the metric of the committed network, with fossilised seeds only |
+    | `online_metric` | `online_weight` x metric of the network as it is / horizon |
     | `rent` | - (`rent` x parameters of all seeds / of the host + `slot_rent` x seeds) / horizon |
     | `shaping` | gamma Phi(s') - Phi(s), with Phi = 0 after the last step |
     | `invalid_action` | - `invalid_action_cost` if the action was illegal |
@@ -215,7 +223,13 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     | `seeds` | how many seeds are in each stage: training, blending, holding, fossilized |
     | `control_metric`, `control_measured` | validation metric of the control, and whether it was measured now |
 
-    With partial measurements `committed_metric` is `metric` until the last step.
+    With partial measurements `committed_metric` is `metric` until the last step. Of a stream there are also:
+
+    | Key | Meaning |
+    |---|---|
+    | `phase` | the number of the phase that was measured last, from 0 |
+    | `forgetting` | the best metric of each earlier phase while it lasted, minus that on its samples now; their mean |
+    | `recovery` | metric minus that after the first step of the phase |
 
     ## Starting State
     A host with fresh weights that has not trained, all slots DORMANT. `reset(seed=s)` begins the first episode of the
@@ -252,6 +266,10 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `subset` ((0.6, 1.0)): range of the share of the training data that is used.
     - `budget` (None): how many seeds a host may have at a time: a number, two numbers of which each episode draws one
       from the first to the second, or None for one seed per slot.
+    - `phases` ((1, 1)): least and greatest number of phases of the data; with (1, 1) the data never change.
+    - `phase_classes` ((2, 10)): least and greatest number of classes that a phase has; which ones is drawn. A redrawn
+      label may be any class. Two phases may by chance have the same classes.
+    - `phase_steps` (10): steps of the shortest phase; the steps that remain are spread over the phases at random.
     - `warmup_steps` (2): steps that a host trains before GERMINATE is legal.
     - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
     - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.
@@ -281,6 +299,7 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `shock_weight` (0.01): price of sudden changes of alpha.
     - `op_costs` ((0.0, 0.002, 0.001, 0.001, 0.002)): prices of WAIT, GERMINATE, ADVANCE, FOSSILIZE, PRUNE.
     - `loss_weight` (1.0): weight of the loss_drop term.
+    - `online_weight` (1.0): weight of the online_metric term.
     - `control_interval` (0): steps between measurements of the control; 0 if only the reward may ask for it.
     - `ransom_contribution` (0.1): contribution above which ransomware is suspected.
     - `ransom_gain` (0.02): gain of all seeds up to which it is.

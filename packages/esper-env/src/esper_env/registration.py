@@ -35,6 +35,17 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "slot_rent": 0.0,
         "budget": (1, 3),
     },
+    # Classes come and go: what a host needs differs by phase. A new class is no collapse.
+    "Esper-Stream-v0": {
+        "task": "digits_mlp",
+        "horizon": 60,
+        "phases": (2, 4),
+        "phase_classes": (2, 10),
+        "phase_steps": 10,
+        "reward": "stream",
+        "collapse_loss": 100.0,
+        "spike_loss": 1000.0,
+    },
     "Esper-CNN-v0": {
         "task": "digits_cnn",
         "lesion_weights": (0.2, 0.5, 0.3),

@@ -329,6 +329,9 @@ class EsperVectorEnv(VectorEnv[Any, Any, Any]):
             "training_flops": outcome.training_flops,
             "seeds": {stage.name.lower(): (state.stage == stage).sum(dim=1) for stage in OCCUPIED},
         }
+        if self.config.streams:
+            recovery = state.metric - state.phase_first
+            tensors |= {"phase": state.phase, "forgetting": state.forgetting, "recovery": recovery}
         if self.simulation.control is not None:
             tensors |= {"control_metric": outcome.control, "control_measured": outcome.control_measured}
         present = np.ones(self.num_envs, dtype=np.bool_)

@@ -95,20 +95,32 @@ def causal_attention(projected: Tensor, heads: int) -> Tensor:
     return torch.cat(mixed, dim=2).view(*projected.shape[:3], -1)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of each model, [n], from logits [n, ..., classes] and labels [n, ...]."""
+def cross_entropy(logits: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy of each model, [n], from logits [n, ..., classes] and labels [n, ...].
+
+    Of labels [n, samples] only those that are `counted` may take part.
+    """
     # With the classes on a leading axis the softmax kernel vectorises over the batch: four times as fast.
     loss = F.cross_entropy(logits.flatten(1, -2).transpose(1, 2), labels.flatten(1), reduction="none")
-    return loss.mean(dim=1)
+    return loss.mean(dim=1) if counted is None else mean_over(loss, counted)
+
+
+def mean_over(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of each model's values [n, samples] over those that are counted; zero where none is."""
+    return torch.where(counted, values, 0.0).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Share of right answers of each model, [n]; an answer is right if no other class scores as high."""
+    """Share of right answers of each model, [n]."""
+    return right_answers(logits, labels).flatten(1).to(logits.dtype).mean(dim=1)
+
+
+def right_answers(logits: Tensor, labels: Tensor) -> Tensor:
+    """Which answers are right, in the shape of the labels: those to which no other class scores as high."""
     # Twice as fast as argmax, whose kernel does not vectorise over few classes.
     label = labels.unsqueeze(-1)
     others = logits.scatter(-1, label, -torch.inf).amax(dim=-1)
-    right = logits.gather(-1, label).squeeze(-1) > others
-    return right.flatten(1).to(logits.dtype).mean(dim=1)
+    return logits.gather(-1, label).squeeze(-1) > others
 
 
 def compression(logits: Tensor, labels: Tensor) -> Tensor:

@@ -39,6 +39,10 @@ class Purpose(IntEnum):
     SLOT_RENT = 18
     BUDGET = 19
     VALIDATION = 20
+    PHASES = 21
+    PHASE_START = 22
+    PHASE_SIZE = 23
+    PHASE_CLASS = 24
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

@@ -154,7 +154,15 @@ class Growth:
         contribution, prospect = with_or_without[:, None]
         score = torch.tensor([metric], dtype=torch.float64)
         # Without any seed, and with the committed ones alone: only rewards read these, and there is none here.
-        return Evaluation(torch.tensor([loss], dtype=torch.float64), score, contribution, prospect, score, score)
+        return Evaluation(
+            torch.tensor([loss], dtype=torch.float64),
+            score,
+            contribution,
+            prospect,
+            score,
+            score,
+            score.new_empty(1, 0),
+        )
 
     # What a policy sees
 

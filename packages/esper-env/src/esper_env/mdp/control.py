@@ -33,11 +33,15 @@ class Control:
         """Train on what the rows that may grow are trained on."""
         train_epoch(self.population, batches)
 
-    def measure(self, step: Tensor, horizon: int, val: Split) -> tuple[Tensor, Tensor]:
-        """The metric of the rows that are due after so many steps, and which those are, [n] each."""
+    def measure(self, step: Tensor, horizon: int, val: Split, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The metric of the rows that are due after so many steps, and which those are, [n] each.
+
+        Only `counted` samples count, [n, samples], if it is given.
+        """
         due = (step % self.interval == 0) | (step >= horizon)
         metric, rows = torch.zeros(len(due), dtype=torch.float64, device=due.device), np.flatnonzero(due.cpu().numpy())
         if len(rows):
-            measured = evaluate(self.population.gathered(rows), val.inputs, val.labels).metric.double()
+            some = None if counted is None else counted[due]
+            measured = evaluate(self.population.gathered(rows), val.inputs, val.labels, some).metric.double()
             metric[due] = measured.nan_to_num(nan=0.0)  # a control that collapsed knows nothing
         return metric, due

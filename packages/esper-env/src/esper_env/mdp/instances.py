@@ -10,7 +10,8 @@ from torch import Tensor
 from esper_env.config import EsperConfig, Price, Range, ends
 from esper_env.fused.minibatches import Minibatches
 from esper_env.fused.randomness import Purpose, integers, permutation, random_bits, uniform
-from esper_env.tasks.base import Data, Task
+from esper_env.mdp.stream import counted_samples, phase_members, phase_starts, places_in_phase, present_phase
+from esper_env.tasks.base import Data, Split, Task
 
 _KEY_BITS = (1 << 62) - 1
 
@@ -28,6 +29,21 @@ class Instance:
     rent: Tensor  # [n]
     slot_rent: Tensor  # [n]
     budget: Tensor  # [n], how many seeds a host may have at a time
+    phase_starts: Tensor  # [n, phases], steps
+    phase_members: Tensor  # [n, phases, classes], which classes each phase has
+
+    @property
+    def streams(self) -> bool:
+        """Whether the data may change."""
+        return self.phase_starts.shape[1] > 1
+
+    def phase(self, step: Tensor) -> Tensor:
+        """The phase of the data that each row trains on in a step, [n]."""
+        return present_phase(self.phase_starts, step)
+
+    def counted(self, split: Split, step: Tensor) -> Tensor | None:
+        """Which samples of a split are of the phase that a step trains on, [n, samples]; None if the data are fixed."""
+        return counted_samples(self.phase_members, self.phase(step), split.labels) if self.streams else None
 
 
 def episode_keys(base: Tensor, episode: Tensor, config: EsperConfig) -> Tensor:
@@ -54,6 +70,8 @@ def draw(key: Tensor, task: Task, data: Data, config: EsperConfig) -> Instance:
         rent=_price(key, Purpose.RENT, config.rent),
         slot_rent=_price(key, Purpose.SLOT_RENT, config.slot_rent),
         budget=_budget(key, len(task.host.slots), config),
+        phase_starts=phase_starts(key, config),
+        phase_members=phase_members(key, data.classes, config),
     )
 
 
@@ -106,7 +124,12 @@ def minibatches(instance: Instance, step: Tensor, task: Task, data: Data) -> Min
     shape = (task.minibatches_per_step, task.batch_size)
     place = torch.arange(shape[0] * shape[1], device=step.device)
     key, when = instance.key[:, None], step[:, None]
-    pick = integers(key, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
+    if instance.streams:
+        counted = counted_samples(instance.phase_members, instance.phase(step), data.train.labels[instance.subset])
+        bits = integers(key, Purpose.MINIBATCH, when, place, _KEY_BITS)
+        pick = places_in_phase(counted, instance.subset_size, bits)
+    else:
+        pick = integers(key, Purpose.MINIBATCH, when, place, instance.subset_size[:, None])
     index = instance.subset.gather(1, pick)
     labels = noisy_labels(instance, index, data)
     plain = Minibatches(data.train.inputs, index.view(-1, *shape), labels.view(-1, *shape, *labels.shape[2:]))

@@ -12,11 +12,16 @@ from esper_env.tasks.base import Split
 
 
 def measure(
-    population: Population, val: Split, key: Tensor, step: Tensor, config: EsperConfig
+    population: Population, val: Split, key: Tensor, step: Tensor, config: EsperConfig, counted: Tensor | None = None
 ) -> tuple[Evaluation, Tensor]:
-    """The validation of rows with these keys after so many steps, and which slots were looked at, [n, slots]."""
+    """The validation of rows with these keys after so many steps, and which slots were looked at, [n, slots].
+
+    Of full measurements only `counted` samples count, [n, samples], if it is given.
+    """
     if config.measurements == "full":
-        return evaluate(population, val.inputs, val.labels), torch.ones_like(population.alpha, dtype=torch.bool)
+        return evaluate(population, val.inputs, val.labels, counted), torch.ones_like(
+            population.alpha, dtype=torch.bool
+        )
     slots = population.alpha.shape[1]
     turn = step % slots
     samples = drawn_samples(key, step, len(val), config)

@@ -24,6 +24,7 @@ from esper_env.mdp.recording import record_evaluation, record_training
 from esper_env.mdp.rewards import Reward, Transition, potential
 from esper_env.mdp.rewards.terms import Limits
 from esper_env.mdp.state import State
+from esper_env.mdp.stream import check_stream, record_phase
 from esper_env.population.cohort import Rows
 from esper_env.population.evaluation import Evaluation, evaluate
 from esper_env.population.flops import TrainingFlops
@@ -31,7 +32,7 @@ from esper_env.population.population import Engine, Population
 from esper_env.population.scores import SlotScores, slot_scores
 from esper_env.population.training import train_epoch
 from esper_env.tasks import TASKS
-from esper_env.tasks.base import Data
+from esper_env.tasks.base import Data, Split
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Simulation:
         self.population = Population.unborn(engine, n)
         self.flops = TrainingFlops(engine)
         self.data = self._resident(self.task.fitting_data())
+        check_stream(self.task, self.data, config)
         slots = len(self.task.host.slots)
         self.schema = Schema(slots, len(blueprints), drawn_fields(config), partial_fields(config))
         self.head_sizes = head_sizes(slots, len(blueprints))
@@ -112,7 +114,7 @@ class Simulation:
         interval = config.control_interval or int(self.reward.needs_control)
         self.control = Control(engine, n, interval) if interval else None
         self.detectors = measurable(self.control is not None, config)
-        self.state = State.blank(n, slots, config.device)
+        self.state = self._blank_state()
         self.ended = np.zeros(n, dtype=np.bool_)  # `state.ended` on the host
         self.instance = self._blank_instance()
         self.base_key = torch.zeros(n, dtype=torch.int64, device=config.device)
@@ -129,6 +131,9 @@ class Simulation:
         engine = self.population.engine
         sizes = [max(layout.size for layout in layouts) / engine.body_layout.size for layouts in engine.seed_layouts]
         return torch.tensor(sizes, dtype=torch.float64, device=self.config.device)
+
+    def _blank_state(self) -> State:
+        return State.blank(self.n, len(self.task.host.slots), self.config.device, self.config.phases[1])
 
     def _blank_instance(self) -> Instance:
         keys = torch.zeros(self.n, dtype=torch.int64, device=self.config.device)
@@ -159,8 +164,7 @@ class Simulation:
         self.population.rebirth(rows, fresh.key, fresh.lr, fresh.live_units)
         if self.control is not None:
             self.control.rebirth(rows, fresh)
-        blank = State.blank(self.n, len(self.task.host.slots), self.config.device)
-        self.state.copy_rows(blank, index)
+        self.state.copy_rows(self._blank_state(), index)
         self.ended[rows] = False
         self._first_measurement(rows, index)
         self.gates = self._gates()
@@ -174,12 +178,15 @@ class Simulation:
         state = self.state
         with self.phase("evaluation"):
             of_rows = (self.instance.key[index], state.step[index], self.config)
-            measured, _ = measure(self.population.gathered(rows), self.data.val, *of_rows)
+            counted = self._counted(self.data.val, self.state.step)
+            some = None if counted is None else counted[index]
+            measured, _ = measure(self.population.gathered(rows), self.data.val, *of_rows, some)
         for target, value in ((state.loss, measured.loss), (state.metric, measured.metric)):
             target[index] = value.double()
         for name in ("all_off", "committed", "best_metric", "previous_metric"):
             getattr(state, name)[index] = state.metric[index]
         state.previous_loss[index] = state.loss[index]
+        state.phase_first[index] = state.phase_best[index, 0] = state.metric[index]
         state.last_executed[index] = True
         state.potential[index] = potential(state, self.config)[index]
 
@@ -209,8 +216,12 @@ class Simulation:
         self._set_alpha()
         with self.phase("evaluation"):
             steps = self.state.step + 1
-            measured, looked_at = measure(self.population, self.data.val, self.instance.key, steps, self.config)
+            which = (self.instance.key, steps, self.config, self._counted(self.data.val, steps))
+            measured, looked_at = measure(self.population, self.data.val, *which)
         record_evaluation(self.state, measured, self._seed_sizes(), self.config.plateau_tolerance)
+        if self.config.streams:
+            phase = self.instance.phase(self.state.step)
+            record_phase(self.state, phase, self.instance.phase_members, measured.right, self.data.val.labels)
         self.state.looked_at, self.state.step = looked_at, steps
         return self._conclude(before, executed[:, 0], ~legal, self._govern(), flops)
 
@@ -283,7 +294,8 @@ class Simulation:
         if self.control is None:
             return torch.zeros_like(self.state.metric), torch.zeros_like(self.state.ended)
         with self.phase("evaluation"):
-            return self.control.measure(self.state.step, self.config.horizon, self.data.val)
+            counted = self._counted(self.data.val, self.state.step)
+            return self.control.measure(self.state.step, self.config.horizon, self.data.val, counted)
 
     # What the shells show
 
@@ -309,8 +321,13 @@ class Simulation:
         return marginal_masks(by_op), by_op
 
     def evaluate_test(self) -> Evaluation:
-        """Evaluation on the test split, which no step ever reads."""
-        return evaluate(self.population, self.data.test.inputs, self.data.test.labels)
+        """Evaluation on the test split, which no step ever reads; of data that change, on the present phase's."""
+        test = self.data.test
+        return evaluate(self.population, test.inputs, test.labels, self._counted(test, self.state.step))
+
+    def _counted(self, split: Split, steps: Tensor) -> Tensor | None:
+        """Which samples of a split are of the phase that the last of so many steps trained on; None if always all."""
+        return self.instance.counted(split, (steps - 1).clamp(min=0))
 
     def _index(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows).to(self.config.device)

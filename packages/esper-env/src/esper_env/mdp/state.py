@@ -65,6 +65,11 @@ class State:
     last_op: Tensor
     last_executed: Tensor
     ended: Tensor  # the episode is over
+    # of data that change
+    phase: Tensor  # [n], that of the last measurement
+    phase_first: Tensor  # [n], the metric when that began
+    phase_best: Tensor  # [n, phases], the best metric of each while it lasted
+    forgetting: Tensor  # [n], by how much the metrics on earlier phases' data fell since, on average
 
     def in_stage(self, stages: tuple[Stage, ...]) -> Tensor:
         """Which slots are in one of the stages, [n, slots]."""
@@ -78,11 +83,12 @@ class State:
         return torch.where(self.stage == Stage.BLENDING, risen, self.in_stage(LIVE).double())
 
     @classmethod
-    def blank(cls, n: int, slots: int, device: str) -> "State":
+    def blank(cls, n: int, slots: int, device: str, phases: int = 1) -> "State":
         """All zero, all dormant."""
+        widths = dict.fromkeys(_PER_SLOT, slots) | dict.fromkeys(_PER_HISTORY, HISTORY) | {"phase_best": phases}
 
         def zeros(name: str) -> Tensor:
-            shape = (n, slots) if name in _PER_SLOT else (n, HISTORY) if name in _PER_HISTORY else (n,)
+            shape = (n, widths[name]) if name in widths else (n,)
             return torch.zeros(shape, dtype=_dtype(name), device=device)
 
         return cls(**{field.name: zeros(field.name) for field in fields(cls)})
@@ -122,7 +128,7 @@ _PER_SLOT = {
 }
 _PER_HISTORY = {"history", "history_known"}
 _FLAGS = {"trained", "looked_at", "history_known", "last_executed", "ended"}
-_COUNTS = {"stage", "age", "stage_age", "ramp", "step", "rollbacks", "prunes", "plateau", "last_op"}
+_COUNTS = {"stage", "age", "stage_age", "ramp", "step", "rollbacks", "prunes", "plateau", "last_op", "phase"}
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -18,6 +18,7 @@ PRESETS.register(
     "contribution",
     ("final_metric", "rent", "contribution", "entanglement", "holding", "alpha_shock", "op_cost", *_ALWAYS),
 )
+PRESETS.register("stream", ("final_metric", "online_metric", "rent", "shaping", *_ALWAYS))
 PRESETS.register("loss", ("loss_drop", "rent", *_ALWAYS))
 
 

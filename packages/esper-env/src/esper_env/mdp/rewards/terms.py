@@ -79,6 +79,10 @@ def _final_metric(t: Transition) -> Tensor:
     return torch.where(t.finished, t.after.committed, 0.0)
 
 
+def _online_metric(t: Transition) -> Tensor:
+    return t.config.online_weight * t.after.metric / t.config.horizon
+
+
 def _rent(t: Transition) -> Tensor:
     occupied = (t.after.seed_size > 0).double().sum(dim=1)
     return -(t.rent * t.after.added + t.slot_rent * occupied) / t.config.horizon
@@ -145,6 +149,7 @@ def _loss_drop(t: Transition) -> Tensor:
 
 
 TERMS.register("final_metric", Term(_final_metric, lambda _, __: (0.0, 1.0)))
+TERMS.register("online_metric", Term(_online_metric, lambda c, _: (0.0, c.online_weight / c.horizon)))
 TERMS.register("rent", Term(_rent, lambda c, m: (-_highest_rent(c, m), 0.0)))
 TERMS.register("shaping", Term(_shaping, lambda c, m: (-largest_potential(c, m), c.gamma * largest_potential(c, m))))
 TERMS.register("invalid_action", Term(_invalid_action, lambda c, _: (-c.invalid_action_cost, 0.0)))
