@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 OPTIONS = (
@@ -83,7 +85,7 @@ class Browser:
         self._session = ""
         with contextlib.suppress(OSError):
             self._ask("Browser.close")
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=PATIENCE)
         self._profile.cleanup()
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:

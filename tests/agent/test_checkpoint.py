@@ -32,6 +32,7 @@ from esper_agent.algorithm.checkpoint import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE
 from torch import Tensor
 
 PACKAGE = Path(checkpoint.__file__).parent
@@ -327,7 +328,7 @@ except CheckpointError as error:
 def test_the_previous_checkpoint_survives_when_there_is_no_room(tmp_path: Path) -> None:
     file = tmp_path / "a.ckpt"
     save_checkpoint(file, STATE)
-    output, _ = run_python(FILL_THE_DISK, file).communicate(timeout=60)
+    output, _ = run_python(FILL_THE_DISK, file).communicate(timeout=PATIENCE)
     assert output.startswith("refused: cannot write")
     assert "File too large" in output
     assert "unexpected pos" not in output
@@ -372,7 +373,7 @@ def test_loading_takes_less_than_twice_the_file_in_memory(tmp_path: Path) -> Non
     small, large = tmp_path / "small.ckpt", tmp_path / "large.ckpt"
     save_checkpoint(small, {"weights": [torch.ones(10)]})
     save_checkpoint(large, {"weights": [torch.ones(4_000_000) for _ in range(8)]})
-    grown, total = run_python(MEASURE_LOAD, small, large).communicate(timeout=120)[0].split()
+    grown, total = run_python(MEASURE_LOAD, small, large).communicate(timeout=PATIENCE)[0].split()
     assert float(total) == 32_000_000
     assert int(grown) * 1024 < 2 * large.stat().st_size
 

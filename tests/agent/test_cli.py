@@ -14,6 +14,7 @@ import pytest
 from esper_agent import cli
 from esper_agent.algorithm.checkpoint import load_checkpoint
 from esper_agent.runs.directory import RunDirectory
+from patience import PATIENCE
 from test_checkpoint import assert_same
 
 ENV = "resumable_env:Resumable-v0"
@@ -32,7 +33,7 @@ def environment() -> dict[str, str]:
 
 
 def esper(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=120)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=PATIENCE)
 
 
 def train(directory: Path, rollouts: int, *more: str) -> int:
@@ -121,7 +122,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again(straight: RunD
     assert_same_run(run, straight)
 
 
-def wait_for(condition: Any, seconds: float = 60) -> None:
+def wait_for(condition: Any, seconds: float = PATIENCE) -> None:
     for _ in range(int(seconds * 100)):
         if condition():
             return
@@ -159,7 +160,7 @@ def test_ctrl_c_saves_says_where_and_the_run_continues_exactly(tmp_path: Path) -
     process = start(run.path, 100_000)
     wait_for(lambda: len(run.metrics()) >= 3)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert str(run.latest_checkpoint()) in output
     assert "Traceback" not in errors
@@ -184,7 +185,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     process.send_signal(signal.SIGCONT)
     time.sleep(0.002)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in errors
     load_checkpoint(run.latest_checkpoint())

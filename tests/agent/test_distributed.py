@@ -23,13 +23,13 @@ from esper_agent.distributed import Ranks
 from esper_agent.runs.directory import RunDirectory
 from gymnasium.vector import AutoresetMode
 from mortal_commands import End, Mortals
+from patience import PATIENCE
 from test_cli import ENV, ROLLOUT, SMALL, TIMES, assert_same_run, environment, resume, untimed, wait_for
 from torch.distributed import TCPStore
 from toy_envs import MaskedHeads
 
 RANKS = 2
 ROLLOUTS = 5
-PATIENCE = 600  # seconds for a job to start, or to end
 SETTINGS = [
     *SMALL,
     "--set",
@@ -187,7 +187,7 @@ def test_a_killed_rank_is_one_clear_error_and_the_job_resumes_bit_for_bit(
 ) -> None:
     run = RunDirectory(tmp_path / "killed")
     process = torchrun("train", ENV, "--run-dir", run.path, "--total-timesteps", 100_000 * ROLLOUT, *SETTINGS)
-    wait_for(lambda: len(run.metrics()) >= 3, seconds=PATIENCE)
+    wait_for(lambda: len(run.metrics()) >= 3)
     os.kill(rank_process(process.pid, victim), signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
@@ -206,7 +206,7 @@ def test_a_killed_rank_is_one_clear_error_and_the_job_resumes_bit_for_bit(
 def test_ranks_that_outlive_their_launcher_keep_their_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(tmp_path / "orphaned")
     process = torchrun("train", ENV, "--run-dir", run.path, "--total-timesteps", 100_000 * ROLLOUT, *SETTINGS)
-    wait_for(lambda: len(run.metrics()) >= 1, seconds=PATIENCE)
+    wait_for(lambda: len(run.metrics()) >= 1)
     orphans = [rank_process(process.pid, rank) for rank in range(RANKS)]
     try:
         process.kill()

@@ -16,6 +16,7 @@ import pytest
 from esper_agent import cli
 from esper_agent.runs.directory import RunDirectory
 from esper_agent.runs.training import CheckpointRun
+from patience import PATIENCE
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_cli import (
     ENV,
@@ -104,7 +105,7 @@ def test_a_run_survives_its_terminal(tmp_path: Path) -> None:
 
     wait_for(trained)
     os.close(master)
-    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert process.wait(timeout=PATIENCE) == 128 + signal.SIGHUP
     assert run.latest_checkpoint() == run.checkpoint_file(run.metrics()[-1]["time/total_timesteps"])
 
 
@@ -140,7 +141,7 @@ def test_ctrl_c_during_the_imports_leaves_no_traceback(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (process.returncode, process.stdout, process.stderr) == (-signal.SIGINT, "", "")
 

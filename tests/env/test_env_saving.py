@@ -71,7 +71,7 @@ def test_another_process_continues_bit_for_bit_from_a_file_without_pickled_code(
     here = course(env, cut, 18)
     here_and_above = ":".join(str(folder) for folder in Path(__file__).parents[:2])
     arguments = [here_and_above, str(tmp_path / "saved.pt"), str(cut), str(tmp_path / "there.pt")]
-    subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", CHILD, *arguments], check=True, timeout=600)
     there = torch.load(tmp_path / "there.pt", weights_only=True)
     assert_same({k: {n: v for n, v in r.items() if n in "ortx"} for k, r in here.items()}, there["results"])
     assert_same(env.state_dict(), there["state"])
