@@ -5,7 +5,7 @@
     python benchmarks/compare_agents.py --quick --jobs 2 --results DIR          # a smoke test of two minutes
 
 Every agent has the same steps, rows, thread and held-out instances, and the settings that benchmarks/tune_agents.py
-found for it on train instances. Results go to one file per agent and seed in benchmarks/results/compare_agents_<ID>/, a
+found for it. Results go to one file per agent and seed in benchmarks/results/compare_agents_<ID>/, a
 table and a picture beside that directory.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import RESULTS, command_line
 from esper_agent.baselines.tuned import BASELINES, TUNABLE, TUNED, UNTUNED
-from esper_agent.comparison.command import add_terms, conduct, names, numbers
+from esper_agent.comparison.command import add_terms, conduct, names, terms
 from esper_agent.comparison.study import Study
 from esper_agent.runs.directory import RunError
 
@@ -49,7 +49,7 @@ def main() -> None:
     try:
         study = QUICK
         if not options.quick:
-            study = Study(options.env, options.agents or everyone(options.env), **numbers(options))
+            study = Study(options.env, options.agents or everyone(options.env), **terms(options))
         stem = options.results / f"compare_agents_{study.env_id}"
         conduct(study, stem, stem, None if options.report_only else options.jobs, command_line())
     except RunError as error:

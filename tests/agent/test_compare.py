@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ from esper_agent.comparison import processes
 from esper_agent.comparison.arms import parse_arm
 from esper_agent.comparison.command import names
 from esper_agent.comparison.participants import tuned_baseline
-from esper_agent.comparison.report import oracle_share, standing, write_report
+from esper_agent.comparison.report import standing, write_report
 from esper_agent.comparison.results import read_results
 from esper_agent.comparison.run import EVALUATION_SEED, Plan, carry_out
 from esper_agent.comparison.study import Study, run_study
@@ -277,20 +278,51 @@ def test_the_report_has_the_interquartile_means(made_up: Path, tmp_path: Path) -
     assert "| 0.307 [" in ours
     assert ours.endswith("| 52% | 52% | 800 | 5 | 5 | 2.7 |")
     never, oracle = (next(line for line in lines if line.startswith(f"| {name} |")) for name in ("never", "oracle"))
-    assert never == "| never | - | 0.200 | 0.100 | 10% | 0% | 0% | - | - | - | - |"
+    assert never == "| never | - | 0.200 [0.100, 0.300] | 0.100 [0.050, 0.150] | 10% | 0% | 0% | - | - | - | - |"
     assert "| 100% | 100% |" in oracle
     assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_ours_stands_against_the_others_at_the_end(made_up: Path, tmp_path: Path) -> None:
+def test_the_report_shows_every_seed_and_names_the_worst(made_up: Path, tmp_path: Path) -> None:
     write_report(made_up, tmp_path / "report", "made up")
     text = (tmp_path / "report.md").read_text()
+    assert "| ours | 0.600, seed 0, 50% | 0.600, 0.610, 0.620, 0.630 |" in text
+    assert "instances of the\ntest set" in text
+    assert "no final results" not in text
+
+
+def test_the_report_has_a_column_for_every_stratum(made_up: Path, tmp_path: Path) -> None:
+    for file in made_up.glob("*.json"):
+        run = json.loads(file.read_text())
+        run["traits"], run["plan"]["instances"] = {"lesions": [0, 2]}, "validation"
+        file.write_text(json.dumps(run))
+    write_report(made_up, tmp_path / "report", "made up")
+    text = (tmp_path / "report.md").read_text()
+    assert "| agent | lesions 0 (1) | lesions 2 (1) |" in text
+    assert "| ours | 0.515, 52% | 0.715, 52% |" in text
+    assert "validation set" in text
+    assert "no final results" in text
+
+
+def test_runs_that_played_other_instances_are_not_reported_together(made_up: Path, tmp_path: Path) -> None:
+    file = made_up / "never_seed0.json"
+    run = json.loads(file.read_text())
+    run["plan"]["instances"] = "validation"
+    file.write_text(json.dumps(run))
+    with pytest.raises(RunError, match="holds runs whose instances is 'validation' and 'test'; allowed: the same"):
+        write_report(made_up, tmp_path / "report", "made up")
+
+
+def test_ours_stands_against_the_others_at_the_end(made_up: Path, tmp_path: Path) -> None:
+    write_report(made_up, tmp_path / "report", "made up")
+    text = (tmp_path / "report.md").read_text().partition("## ours minus the others")[2]
     ppo, never = (
         next(line for line in text.splitlines() if line.startswith(f"| {name} | 0.")) for name in ("ppo", "never")
     )
-    differences = np.array([0.1, 0.105, 0.11, 0.115])
-    reach = 3.182446 * differences.std(ddof=1) / 2
-    assert f"| {0.1075:.3f} [{0.1075 - reach:.3f}, {0.1075 + reach:.3f}] ahead |" in ppo
+    middle, low, high = (float(number) for number in re.findall(r"[\d.]+", ppo)[:3])
+    assert middle == pytest.approx(0.1075, abs=1e-3)
+    assert 0.1 <= low < middle < high <= 0.115  # of the differences of the four seeds
+    assert "ahead" in ppo
     assert ppo.endswith("| 1.000 [1.000, 1.000] |")
     assert never.split("|")[2].strip().startswith("0.415 [")
 
@@ -323,7 +355,8 @@ def test_who_is_ahead_depends_on_steps_or_time(made_up: Path) -> None:
 
 def test_the_share_of_the_oracles_gain(made_up: Path) -> None:
     results = read_results(made_up)
-    assert oracle_share(results, "ours", "discounted_return") == pytest.approx((0.615 - 0.2) / 0.8)
+    own = results.iqm("ours", "discounted_return").point
+    assert results.share(own, "discounted_return") == pytest.approx((0.615 - 0.2) / 0.8)
 
 
 def test_unfinished_studies_compare_the_seeds_that_both_have(made_up: Path, tmp_path: Path) -> None:
@@ -362,6 +395,8 @@ def test_the_command_resumes_and_reports(
     monkeypatch.setattr(processes, "finish", None)  # whatever runs again now, fails
     assert compare(tmp_path, "never,ours") == 0
     assert compare(tmp_path, "ours,ppo", "--report-only") == 0
+    assert compare(tmp_path, "ours", "--instances", "validation") == 1
+    assert "ours_seed0.json has instances test, not validation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -382,6 +417,7 @@ def test_the_command_resumes_and_reports(
         ({"--env": "NoSuchEnv-v0"}, "cannot compare agents in NoSuchEnv-v0"),
         ({"--env": "Esper-CIFAR10-v0"}, "`esper-env data fetch cifar10`"),
         ({"--steps": "10"}, "steps is 10; allowed: at least one rollout"),
+        ({"--agents": "never", "--env-set": "instances=test"}, "'instances' is not for the environment alone"),
         ({"--seeds": "0"}, "seeds is 0; allowed: integers from 1 on"),
         ({"--jobs": "0"}, "jobs is 0; allowed: integers from 1 on"),
     ],

@@ -87,7 +87,35 @@ def test_one_observation_has_no_interval() -> None:
     assert (str(estimate), estimate.verdict) == ("0.250", "open")
 
 
-def test_a_single_score_stands_against_every_seed() -> None:
-    estimate = statistics.improvement(np.array([0.1, 0.4, 0.6, 0.9]), np.array([0.5]))
+def test_a_single_seed_stands_against_every_seed() -> None:
+    ours, theirs = np.array([[0.1, 0.4, 0.6, 0.9]]).T.repeat(2, axis=1), np.array([[0.5, 0.5]])
+    estimate = statistics.hierarchical_improvement(ours, theirs)
     assert estimate.point == 0.5
     assert 0 <= estimate.low < 0.5 < estimate.high <= 1
+    assert statistics.hierarchical_difference(ours, theirs).point == pytest.approx(0.0)
+
+
+def spread(estimate: statistics.Estimate) -> float:
+    return estimate.high - estimate.low
+
+
+def test_a_hierarchical_interval_has_the_chance_of_seeds_and_of_instances() -> None:
+    """Both are resampled, and instances as the common ones that they are: more seeds do not average them out."""
+    random = np.random.default_rng(0)
+    of_seed, of_instance = random.normal(0, 0.1, (12, 1)), random.normal(0, 1.0, (1, 100))
+    both = spread(statistics.hierarchical(np.mean, of_seed + of_instance))
+    variances = [one.std() ** 2 / one.size for one in (of_seed, of_instance)]
+    assert both == pytest.approx(2 * 1.96 * math.sqrt(sum(variances)), rel=0.1)
+    assert spread(statistics.hierarchical(np.mean, of_seed + 0 * of_instance)) < both / 2
+    assert spread(statistics.hierarchical(np.mean, 0 * of_seed + of_instance)) == pytest.approx(both, rel=0.1)
+
+
+def test_a_hierarchical_difference_is_paired_by_instance() -> None:
+    hard = np.random.default_rng(0).normal(0, 5, (1, 50))
+    estimate = statistics.hierarchical_difference(hard + np.array([[0.1], [0.2], [0.3]]), hard)
+    assert (estimate.low, estimate.point, estimate.high) == pytest.approx((0.1, 0.2, 0.3))
+    assert estimate.verdict == "ahead"
+
+
+def test_one_instance_has_no_interval() -> None:
+    assert math.isnan(statistics.hierarchical_iqm(np.array([[0.1], [0.2]])).low)

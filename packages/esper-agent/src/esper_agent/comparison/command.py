@@ -10,7 +10,7 @@ from esper_env.cli import INTERRUPTED
 
 from esper_agent.comparison.arms import NAMES, plain_value, split_outside_brackets
 from esper_agent.comparison.report import write_report
-from esper_agent.comparison.study import Study, run_study
+from esper_agent.comparison.study import HELD_OUT, Study, run_study
 from esper_agent.runs.settings import MANAGED, env_settings, list_settings
 
 NUMBERS = {
@@ -39,10 +39,12 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def add_terms(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the numbers of a study, and how it is carried out."""
+    """Give a parser the terms of a study, and how it is carried out."""
     for name, meaning in NUMBERS.items():
         default = Study.__dataclass_fields__[name].default
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} ({default})")
+    text = "set that evaluations draw from: test, or validation while anything is still chosen (test)"
+    parser.add_argument("--instances", choices=HELD_OUT, default="test", help=text)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, one thread each (1)")
     parser.add_argument("--report-only", action="store_true", help="report what is finished, run nothing")
 
@@ -70,14 +72,14 @@ def _env_setting(text: str) -> tuple[str, Any]:
 
 def compare(options: argparse.Namespace) -> None:
     """Carry out the runs that are missing and report all."""
-    study = Study(options.env_id, options.agents, **numbers(options), env=dict(options.env))
+    study = Study(options.env_id, options.agents, **terms(options), env=dict(options.env))
     jobs = None if options.report_only else options.jobs
     conduct(study, options.out, options.out / "report", jobs, f"esper-agent {shlex.join(sys.argv[1:])}")
 
 
-def numbers(options: argparse.Namespace) -> dict[str, Any]:
-    """The numbers of a study as given on the command line."""
-    return {name: getattr(options, name) for name in NUMBERS}
+def terms(options: argparse.Namespace) -> dict[str, Any]:
+    """The terms of a study as given on the command line."""
+    return {name: getattr(options, name) for name in (*NUMBERS, "instances")}
 
 
 def names(text: str) -> tuple[str, ...]:

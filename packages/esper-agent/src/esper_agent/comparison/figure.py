@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from esper_agent.comparison.results import AXES, SCORES, Results
-from esper_agent.evaluation.statistics import bootstrap, interquartile_mean, iqm, profile
+from esper_agent.evaluation.statistics import bootstrap, interquartile_mean, profile
 
 POINTS = 60  # of a curve or profile
 RETURN = "discounted_return"
@@ -28,7 +28,7 @@ def draw(results: Results, path: Path) -> None:
         _curves(axes, results, axis, colours)
     _finals(panels[1][0], results, colours)
     _profiles(panels[1][1], results, colours)
-    figure.suptitle(f"{results.plan['env_id']}: interquartile means and 95 % intervals over seeds")
+    figure.suptitle(f"{results.plan['env_id']}: interquartile means and 95 % intervals")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
     figure.savefig(path, dpi=110)
@@ -53,7 +53,7 @@ def _finals(axes: Axes, results: Results, colours: dict[str, str]) -> None:
     """Return and accuracy at the end, an interval per agent."""
     for place, agent in enumerate(results.runs):
         for measure, marker in zip(SCORES, "os", strict=True):
-            estimate = iqm(results.scores(agent, measure))
+            estimate = results.iqm(agent, measure)
             axes.plot((estimate.low, estimate.high), (place, place), color=colours[agent], linewidth=3, alpha=0.5)
             axes.plot(estimate.point, place, marker, color=colours[agent])
     axes.set_yticks(range(len(results.runs)), list(results.runs))

@@ -8,10 +8,16 @@ from esper_env.files import replace_text
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from esper_agent.comparison.figure import draw
-from esper_agent.comparison.results import SCORES, Results, read_results
-from esper_agent.evaluation.statistics import Estimate, difference, improvement, interquartile_mean, iqm
+from esper_agent.comparison.parts import seeds_table, strata_table
+from esper_agent.comparison.results import NEVER, ORACLE, SCORES, Results, read_results
+from esper_agent.evaluation.statistics import (
+    Estimate,
+    difference,
+    hierarchical_difference,
+    hierarchical_improvement,
+)
 
-NEVER, ORACLE = "never", "oracle"
+FLOPS = "training_flops"
 BUDGETS = (0.25, 0.5, 0.75, 1.0)
 CLOCKS = {"step": "steps", "seconds": "wall-clock time", "cpu_seconds": "CPU time"}
 Rows = list[list[str]]
@@ -41,6 +47,8 @@ def write_report(directory: Path, stem: Path, command: str) -> None:
         final=_final_table(results),
         differences=_differences(results, others),
         budgets=_budgets(results, others),
+        seeds=seeds_table(results),
+        strata=strata_table(results),
         ours=results.ours,
         settings=[[name, f"`{json.dumps(own)}`"] for name in results.runs if (own := results.settings(name))],
         versions=next(iter(results.runs.values()))[0]["versions"],
@@ -51,26 +59,23 @@ def write_report(directory: Path, stem: Path, command: str) -> None:
 def _final_table(results: Results) -> tuple[list[str], Rows]:
     with_shares = {NEVER, ORACLE} <= set(results.runs)
     shares = [f"share of the oracle's gain in {name}" for name in SCORES.values() if with_shares]
-    header = ["agent", "seeds", *(f"{name} (IQM)" for name in SCORES.values()), "added parameters", *shares]
+    costs = ["added parameters", *(["training GFLOPs per episode"] if results.has(FLOPS) else [])]
+    header = ["agent", "seeds", *(f"{name} (IQM)" for name in SCORES.values()), *costs, *shares]
     speeds = ["steps", "steps per second", "steps per CPU-second", "minutes of training"]
     return [*header, *speeds], [_final_row(results, agent, with_shares) for agent in results.runs]
 
 
 def _final_row(results: Results, agent: str, with_shares: bool) -> list[str]:
-    scores = [str(iqm(results.scores(agent, measure))) for measure in SCORES]
-    added = f"{results.scores(agent, 'added_parameters').mean():.0%}"
-    shares = [f"{oracle_share(results, agent, measure):z.0%}" for measure in SCORES if with_shares]
+    estimates = {measure: results.iqm(agent, measure) for measure in SCORES}
+    scores = [str(estimate) for estimate in estimates.values()]
+    added = [f"{results.scores(agent, 'added_parameters').mean():.0%}"]
+    added += [f"{results.scores(agent, FLOPS).mean() / 1e9:.3g}"] if results.has(FLOPS) else []
+    shares = [f"{results.share(own.point, measure):z.0%}" for measure, own in estimates.items() if with_shares]
     if agent not in results.learners:
-        return [agent, "-", *scores, added, *shares, "-", "-", "-", "-"]
+        return [agent, "-", *scores, *added, *shares, "-", "-", "-", "-"]
     speeds = [f"{results.speed(agent, clock):.0f}" for clock in ("seconds", "cpu_seconds")]
     steps, minutes = f"{results.end(agent, 'step'):,.0f}", f"{results.end(agent, 'seconds') / 60:.1f}"
-    return [agent, str(len(results.runs[agent])), *scores, added, *shares, steps, *speeds, minutes]
-
-
-def oracle_share(results: Results, agent: str, measure: str) -> float:
-    """How much of the oracle's gain over never growing an agent reaches, by interquartile means."""
-    own, never, oracle = (float(interquartile_mean(results.scores(name, measure))) for name in (agent, NEVER, ORACLE))
-    return (own - never) / (oracle - never) if oracle != never else float("nan")
+    return [agent, str(len(results.runs[agent])), *scores, *added, *shares, steps, *speeds, minutes]
 
 
 def _differences(results: Results, others: list[str]) -> tuple[list[str], Rows]:
@@ -81,9 +86,10 @@ def _differences(results: Results, others: list[str]) -> tuple[list[str], Rows]:
 
 def _difference_row(results: Results, other: str) -> list[str]:
     ours, theirs = results.pairs(results.ours, other)
-    pairs = [(results.scores(results.ours, name)[ours], results.scores(other, name)[theirs]) for name in SCORES]
-    cells = [difference(*pair) for pair in pairs]
-    chance = improvement(results.scores(results.ours, "discounted_return"), results.scores(other, "discounted_return"))
+    pairs = [(results.final(results.ours, name)[ours], results.final(other, name)[theirs]) for name in SCORES]
+    cells = [results.judged(results.ours, hierarchical_difference(*pair)) for pair in pairs]
+    finals = [results.final(agent, "discounted_return") for agent in (results.ours, other)]
+    chance = results.judged(results.ours, hierarchical_improvement(*finals))
     return [other, *(f"{cell} {cell.verdict}" for cell in cells), str(chance)]
 
 

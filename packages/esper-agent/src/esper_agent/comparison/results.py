@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from esper_agent.evaluation.episodes import Flags, Floats
+from esper_agent.evaluation.statistics import Estimate, hierarchical_iqm
+from esper_agent.evaluation.strata import groups
 from esper_agent.runs.directory import RunError
 
-Floats = NDArray[np.float64]
 Run = dict[str, Any]
-OURS = "ours"
+OURS, NEVER, ORACLE = "ours", "never", "oracle"
 SCORES = {"discounted_return": "return", "test_accuracy": "test accuracy"}
+SHARED = ("env_id", "instances", "episodes", "env")  # or the instances of two runs are not the same
 AXES = {"step": "environment steps", "seconds": "seconds of training"}
 
 
@@ -40,6 +42,15 @@ class Results:
         plan: dict[str, Any] = self.runs[agent][0]["plan"]
         return plan
 
+    @property
+    def strata(self) -> dict[str, Flags]:
+        """The instances of each stratum; none where runs of an earlier version did not write them down."""
+        return groups(next(iter(self.runs.values()))[0].get("traits", {}))
+
+    def has(self, measure: str) -> bool:
+        """Whether all runs measured it."""
+        return all(measure in run["episodes"] for runs in self.runs.values() for run in runs)
+
     def settings(self, agent: str) -> dict[str, Any]:
         """The settings that an agent was trained with."""
         settings: dict[str, Any] = self.runs[agent][0]["plan"]["settings"]
@@ -53,6 +64,22 @@ class Results:
         """The mean over the instances, [seeds]."""
         means: Floats = self.final(agent, measure).mean(axis=1)
         return means
+
+    def iqm(self, agent: str, measure: str, of: Flags | None = None) -> Estimate:
+        """Interquartile mean at the end over seeds; the interval is over seeds and instances, or those of a stratum."""
+        scores = self.final(agent, measure)
+        return self.judged(agent, hierarchical_iqm(scores if of is None else scores[:, of]))
+
+    def share(self, score: float, measure: str, of: Flags | None = None) -> float:
+        """How much of the oracle's gain over never growing a score is; not a number where there is no such gain."""
+        if not {NEVER, ORACLE} <= set(self.runs):
+            return float("nan")
+        never, oracle = (self.iqm(name, measure, of).point for name in (NEVER, ORACLE))
+        return (score - never) / (oracle - never) if oracle > never else float("nan")
+
+    def judged(self, agent: str, found: Estimate) -> Estimate:
+        """An estimate without its interval if the agent was trained only once, which shows nothing."""
+        return Estimate(found.point) if agent in self.learners and len(self.runs[agent]) < 2 else found
 
     def curve(self, agent: str, axis: str, measure: str, grid: Floats) -> Floats:
         """A measure on the way, linear between evaluations, [seeds, points of the grid]."""
@@ -84,11 +111,15 @@ def read_results(directory: Path) -> Results:
     """All finished runs of a directory.
 
     Raises:
-        RunError: when there are none.
+        RunError: when there are none, or when they did not play the same instances.
     """
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*_seed*.json"))]
+    found: list[Run] = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*_seed*.json"))]
     if not found:
         raise RunError(f"{directory} holds no finished runs")
+    for name in SHARED:
+        if other := next((run for run in found if run["plan"].get(name) != found[0]["plan"].get(name)), None):
+            both = [run["plan"].get(name) for run in (found[0], other)]
+            raise RunError(f"{directory} holds runs whose {name} is {both[0]!r} and {both[1]!r}; allowed: the same")
     runs: dict[str, list[Run]] = {}
     for run in sorted(found, key=lambda run: (_rank(run), run["plan"]["agent"], run["plan"]["seed"])):
         runs.setdefault(run["plan"]["agent"], []).append(run)

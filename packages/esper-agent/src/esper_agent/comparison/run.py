@@ -14,6 +14,7 @@ from esper_agent.comparison.participants import finished_policy
 from esper_agent.evaluation import EvalCallback
 from esper_agent.evaluation.episodes import Env
 from esper_agent.evaluation.paired import GrowthEpisodes, make_test_env, play
+from esper_agent.evaluation.strata import traits
 from esper_agent.runs.directory import PACKAGES
 
 EVALUATION_SEED = 10_000  # the same instances in every evaluation
@@ -34,7 +35,7 @@ class Plan:
         episodes: instances that each evaluation plays.
         evaluations: how often, beside the one before training.
         settings: all settings of the agent.
-        instances: which set of instances evaluations draw from, "test" or, to choose settings, "train".
+        instances: which set of instances evaluations draw from: "test", or "validation" to choose settings.
         env: arguments of the environment; those left out are its id's.
     """
 
@@ -59,6 +60,7 @@ def carry_out(plan: Plan) -> dict[str, Any]:
         "plan": asdict(plan),
         "curve": [{name: round(value, DECIMALS) for name, value in point.items()} for point in curve],
         "episodes": {name: np.round(values, DECIMALS).tolist() for name, values in asdict(episodes).items()},
+        "traits": traits(env),
         "threads": torch.get_num_threads(),
         "versions": {name: found for name in (*PACKAGES, "sb3-contrib") if (found := _version(name))},
     }

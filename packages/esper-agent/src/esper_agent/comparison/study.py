@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from esper_env.config import INSTANCE_SETS
 from esper_env.tasks.data import DataError
 
 from esper_agent.comparison.arms import Arm, parse_arm
@@ -14,6 +15,8 @@ from esper_agent.comparison.processes import run_plans
 from esper_agent.comparison.run import Plan
 from esper_agent.evaluation.paired import make_test_env
 from esper_agent.runs.directory import RunError, find_checkpoint
+
+HELD_OUT = INSTANCE_SETS[1:]  # from training
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Study:
         episodes: held-out instances that each evaluation plays, the same for all.
         evaluations: how often, beside the one before training.
         env: arguments of the environment; those left out are its id's.
+        instances: which set of them evaluations draw from.
     """
 
     env_id: str
@@ -39,11 +43,14 @@ class Study:
     episodes: int = 128
     evaluations: int = 12
     env: dict[str, Any] = field(default_factory=dict)
+    instances: str = "test"
 
     def __post_init__(self) -> None:
         for name in ("steps", "seeds", "rows", "episodes", "evaluations"):
             if getattr(self, name) < 1:
                 raise RunError(f"{name} is {getattr(self, name)}; allowed: integers from 1 on")
+        if self.instances not in HELD_OUT:
+            raise RunError(f"instances is {self.instances!r}; allowed: {', '.join(HELD_OUT)}")
         check_arms(self.agents)
 
     def plans(self) -> list[Plan]:
@@ -63,8 +70,8 @@ class Study:
         steps = self.steps // rollout * rollout if arm.spec else 0
         if arm.spec and not steps:
             raise RunError(f"steps is {self.steps}; allowed: at least one rollout, which is {rollout} of {arm.label}")
-        terms = (self.rows, self.episodes, self.evaluations, settings)
-        return Plan(self.env_id, arm.label, seed, steps, *terms, env=self.env)
+        terms = (self.rows, self.episodes, self.evaluations, settings, self.instances, self.env)
+        return Plan(self.env_id, arm.label, seed, steps, *terms)
 
 
 def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], None] = print) -> None:

@@ -1,8 +1,8 @@
-"""Statistics and their 95 % intervals: one bootstrap for instances and for training seeds alike.
+"""Statistics and their 95 % intervals: one bootstrap for instances, for training seeds, and for both at once.
 
-Whoever calls decides what is resampled: paired instances where nothing is trained, and training seeds where agents are
-compared, since the episodes of one agent are not independent. Interquartile mean, probability of improvement and the
-stratified percentile bootstrap are those of rliable, which the tests compare with.
+Whoever calls decides what is resampled: paired instances where nothing is trained, training seeds where only means are
+known, and seeds and instances where agents are compared that played the same instances. Interquartile mean,
+probability of improvement and the stratified percentile bootstrap are those of rliable, which the tests compare with.
 """
 
 import warnings
@@ -92,9 +92,42 @@ def profile(scores: Floats, thresholds: Floats) -> Floats:
     return bootstrap(np.mean, (scores[..., None] > thresholds).mean(axis=1))
 
 
-def improvement(scores: Floats, others: Floats) -> Estimate:
-    """The probability that one drawn from the scores is higher than one drawn from the others; ties count half."""
-    return Estimate(*bootstrap(probability_of_improvement, scores, others).tolist())
+def hierarchical(statistic: Callable[..., Any], *samples: Floats) -> Estimate:
+    """A statistic of the means of each seed, with an interval over seeds and instances.
+
+    Seeds are resampled, and instances, the same for all seeds and samples since they all played the same ones. One
+    seed alone stands for a policy that was not trained: then instances alone are resampled.
+
+    Args:
+        statistic: takes the means, a score per seed, and an axis.
+        samples: [seeds, instances] each.
+    """
+    point, number = float(statistic(*(one.mean(axis=1) for one in samples), axis=0)), samples[0].shape[1]
+    if number < 2:
+        return Estimate(point)
+    random = np.random.default_rng(BOOTSTRAP_SEED)
+    weights = random.multinomial(number, np.full(number, 1 / number), REPLICATIONS) / number  # of the instances
+    drawn = []
+    for sample in samples:
+        seeds = random.integers(len(sample), size=(REPLICATIONS, len(sample)))
+        drawn.append(np.take_along_axis(weights @ sample.T, seeds, axis=1))
+    low, high = np.quantile(statistic(*drawn, axis=1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return Estimate(point, float(low), float(high))
+
+
+def hierarchical_iqm(scores: Floats) -> Estimate:
+    """Interquartile mean of the seeds' means, from [seeds, instances]."""
+    return hierarchical(interquartile_mean, scores)
+
+
+def hierarchical_difference(scores: Floats, others: Floats) -> Estimate:
+    """Mean difference, seed by seed on the same instances; a single seed of the others meets every seed."""
+    return hierarchical(np.mean, scores - others)
+
+
+def hierarchical_improvement(scores: Floats, others: Floats) -> Estimate:
+    """The probability that a seed's mean is higher than that of one of the others; ties count half."""
+    return hierarchical(probability_of_improvement, scores, others)
 
 
 def probability_of_improvement(scores: Floats, others: Floats, axis: int = 0) -> Floats:
