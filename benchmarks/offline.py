@@ -4,8 +4,8 @@
     python benchmarks/offline.py --env Esper-v0 --out runs/offline --quick    # a tiny budget, to see that it works
 
 Records are of train instances; everyone is measured on the same test instances. A share is that of the oracle's gain in
-discounted return over never growing. An agent's figures are averaged over its seeds; intervals are 95 % bootstrap
-intervals over instances. Our agent, trained from scratch, teaches a clone and is what fine-tuning is held against.
+discounted return over never growing. Fine-tuning is held against the agents that compare_agents.py published, by their
+shares in the instances of that study. Intervals are 95 % of a bootstrap that draws seeds and instances.
 """
 
 import argparse
@@ -25,20 +25,22 @@ import torch
 from common import RESULTS, provenance, write_json
 from esper_agent.comparison.participants import tuned_baseline
 from esper_agent.evaluation.paired import make_test_env, play
-from esper_agent.evaluation.statistics import mean, ratio
+from esper_agent.offline.config import QLearningConfig
 from esper_agent.offline.recording import Recording, record
 from esper_agent.offline.storage import dataset_path
 from esper_agent.offline.training import METHODS, OfflineLearning, OfflinePlan, start_offline
 from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_agent.runs.training import load_agent, start_run
+from offline_scores import Floats, Scores, estimate, figures, published, share
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 FIRST_SEED = 10_000  # of the test instances, as in compare_agents.py
-SCRATCH = "ours from scratch"
+TEACHER, SCRATCH = "ours, the teacher", "ours from scratch"
 RULES = ("never", "random", "plateau", "oracle")
 MOMENTS = (0.1, 0.4)  # shares of the epochs at which a curve has points
+Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,24 +48,28 @@ class Budget:
     """How much is recorded, learnt and played."""
 
     seeds: int = 5
+    tuned_seeds: int = 3
+    curves: int = 2  # seeds that are measured on the way, too
     clones: int = 256  # episodes of one player
     mixed: int = 1000
-    scratch: int = 149_760  # environment steps of training from scratch
+    teaching: int = 149_760  # environment steps of our agent that is cloned
     tuning: int = 37_440  # of fine-tuning
-    played: int = 256
+    played: int = 128
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-QUICK = Budget(1, 6, 8, 120, 60, 4, (("epochs", 1),))
+QUICK = Budget(1, 1, 1, 6, 8, 120, 60, 4, (("epochs", 1),))
 
 
 @dataclass(frozen=True)
 class Job:
-    """Who learns from what."""
+    """Who learns from what, and whether it is fine-tuned."""
 
     name: str
     method: str
     dataset: str
+    tuned: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
 
 
 class Study:
@@ -74,30 +80,30 @@ class Study:
         os.environ["MINARI_DATASETS_PATH"] = str((out / "datasets").resolve())
         self.env = make_test_env(env_id, budget.played)
         self.jobs = (
-            Job("clone of the oracle", "imitate", "oracle"),
-            Job("clone of plateau", "imitate", "plateau"),
+            Job("clone of the oracle", "imitate", "oracle", tuned=True),
+            Job("clone of plateau", "imitate", "plateau", tuned=True),
+            Job("IQL on random + plateau", "iql", "mixed", tuned=True),
+            Job("clone of random + plateau", "imitate", "mixed", settings=(("epochs", QLearningConfig.epochs),)),
             Job("clone of ours", "imitate", "ours"),
-            Job("clone of random + plateau", "imitate", "mixed"),
-            Job("IQL on random + plateau", "iql", "mixed"),
         )
 
     def tasks(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         """All that is to be done, by name; what others rest on comes before them."""
         for name in RULES:
             yield name, partial(self._play_rule, name)
-        for seed in range(self.budget.seeds):
-            yield f"{SCRATCH} {seed}", partial(self._train, seed)
         for job in self.jobs:
+            if job.dataset == "ours":
+                yield TEACHER, self._teach
             for seed in range(self.budget.seeds):
                 yield f"{job.name} {seed}", partial(self._learn, job, seed)
         for job in self.jobs:
-            for seed in range(self.budget.seeds):
+            for seed in range(self.budget.tuned_seeds * job.tuned):
                 yield f"tuned {job.name} {seed}", partial(self._tune, job, seed)
 
     def carry_out(self, words: Sequence[str]) -> None:
-        """The rules, and everything with one of the words in its name, unless it has a result."""
+        """The rules, and everything whose name begins with one of the words, unless it has a result."""
         for name, work in self.tasks():
-            if name in RULES or any(word in name for word in words):
+            if name in RULES or name.startswith(tuple(words)):
                 self._once(name, work)
 
     def _once(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
@@ -119,7 +125,7 @@ class Study:
         """The name of a dataset, which is recorded if it is missing."""
         name, budget = f"{self.stem}/{who}-v0", self.budget
         if not dataset_path(name).exists():
-            players = {"mixed": ("random", "plateau"), "ours": (str(self._run(f"{SCRATCH} 0").path),)}.get(who, (who,))
+            players = {"mixed": ("random", "plateau"), "ours": (str(self._run(TEACHER).path),)}.get(who, (who,))
             episodes = budget.mixed if who == "mixed" else budget.clones
             print(
                 name, record(Recording(self.env_id, name, tuple((one, 1.0) for one in players), episodes)), flush=True
@@ -134,12 +140,12 @@ class Study:
         return {"returns": self.measure(tuned_baseline(name, self.env_id, self.env))}
 
     def _learn(self, job: Job, seed: int) -> dict[str, Any]:
-        settings = METHODS[job.method][1](**dict(self.budget.settings))
+        settings = METHODS[job.method][1](**dict((*job.settings, *self.budget.settings)))
         plan, curve = OfflinePlan(job.method, self._dataset(job.dataset), settings), list[dict[str, float]]()
         clock = {"before": time.process_time(), "played": 0.0}
 
         def look(learning: OfflineLearning) -> None:
-            if learning.epoch in {max(1, round(moment * settings.epochs)) for moment in MOMENTS}:
+            if seed < self.budget.curves and learning.epoch in {max(1, round(m * settings.epochs)) for m in MOMENTS}:
                 began = time.process_time()
                 seconds, model = began - clock["before"] - clock["played"], learning.model
                 point = {"steps": model.learner.counters.optimizer_steps, "seconds": seconds}
@@ -152,21 +158,21 @@ class Study:
         model = load_agent(run.read_config(), run.latest_checkpoint())
         returns = self.measure(model)
         last = {"steps": model.learner.counters.optimizer_steps, "seconds": seconds, "return": float(np.mean(returns))}
-        return {"returns": returns, "curve": [*curve, last], "seconds": seconds}
+        return {
+            "returns": returns,
+            "curve": [*curve, last][: None if seed < self.budget.curves else 0],
+            "seconds": seconds,
+        }
 
-    def _train(self, seed: int) -> dict[str, Any]:
-        config = RunConfig(
-            self.env_id, total_timesteps=self.budget.scratch, seed=seed, threads=1,
-            checkpoint_every=self.budget.tuning, keep_checkpoints=9,
-        )  # fmt: skip
-        return self._online(f"{SCRATCH} {seed}", config)
+    def _teach(self) -> dict[str, Any]:
+        return self._online(TEACHER, RunConfig(self.env_id, total_timesteps=self.budget.teaching, threads=1))
 
     def _tune(self, job: Job, seed: int) -> dict[str, Any]:
         start = self._run(f"{job.name} {seed}")
         given = start.read_config()
         config = RunConfig(
             self.env_id, total_timesteps=self.budget.tuning, seed=seed, threads=1, env=given.env, agent=given.agent,
-            start_from=str(start.path), pull=0.5,
+            start_from=str(start.path), pull=0.5, checkpoint_every=self.budget.tuning // 2,
         )  # fmt: skip
         return self._online(f"tuned {job.name} {seed}", config)
 
@@ -180,51 +186,48 @@ class Study:
         return {"returns": returns[max(returns)], "online": curve}
 
     def found(self, name: str) -> list[dict[str, Any]]:
-        """The results of all seeds."""
-        files = [self._file(f"{name} {seed}") for seed in range(self.budget.seeds)]
+        """The results of all seeds, or of the one that has no number."""
+        files = [self._file(f"{name} {seed}") for seed in range(self.budget.seeds)] + [self._file(name)]
         return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
-    def rule(self, name: str) -> Any:
-        """The returns of a rule."""
-        return np.array(json.loads(self._file(name).read_text(encoding="utf-8"))["returns"])
+    def returns(self, name: str) -> Floats:
+        """Returns of a rule or an agent, [seeds, instances]."""
+        return np.array([one["returns"] for one in self.found(name)])
+
+    def scores(self, name: str) -> Scores:
+        """Returns of an agent beside those of the rules."""
+        return Scores(self.returns(name), *(self.returns(rule) for rule in ("never", "plateau", "oracle")))
 
 
-def summarize(study: Study) -> dict[str, Any]:
+def summarize(study: Study) -> Table:
     """What the page says."""
-    never, oracle, plateau = (study.rule(name) for name in ("never", "oracle", "plateau"))
-    rows = []
+    scratch, curves = published(study.env_id)
     names = [job.name for job in study.jobs]
-    for name in (SCRATCH, *names, *(f"tuned {name}" for name in names)):
-        found = study.found(name)
-        if found:
-            returns = np.array([one["returns"] for one in found])
-            seconds = [one["seconds"] for one in found if "seconds" in one]
-            rows.append({
-                "name": name,
-                "seeds": len(found),
-                "return": asdict(mean(returns.mean(0))),
-                "share": asdict(ratio(returns.mean(0) - never, oracle - never)),
-                "by_seed": [float((one.mean() - never.mean()) / (oracle.mean() - never.mean())) for one in returns],
-                "above_plateau": asdict(mean(returns.mean(0) - plateau)),
-                "seconds": float(np.mean(seconds)) if seconds else None,
-                "curves": [one["curve"] for one in found if "curve" in one],
-            })  # fmt: skip
-    rules = {name: float(study.rule(name).mean()) for name in RULES}
+    names = [name for name in (*names, TEACHER, *(f"tuned {name}" for name in names)) if study.found(name)]
+    rows = [{"name": SCRATCH, "seeds": len(scratch.own), **figures(scratch)}]
+    rows += [row(study, name, scratch) for name in names]
+    rules = {name: float(study.returns(name).mean()) for name in RULES}
     about = {"env_id": study.env_id, "budget": asdict(study.budget)}
-    return {**about, "rules": rules, "rows": rows, "scratch": scratch(study)}
+    ends = {"never": float(scratch.never.mean()), "oracle": float(scratch.oracle.mean())}
+    return {**about, "rules": rules, "rows": rows, "scratch": {"curves": curves, **ends}}
 
 
-def scratch(study: Study) -> list[dict[str, float]]:
-    """The published learning curve of training from scratch, as means over seeds."""
-    files = sorted((RESULTS / f"compare_agents_{study.env_id}").glob("ours_seed*.json"))
-    curves = [json.loads(file.read_text(encoding="utf-8"))["curve"] for file in files]
-    return [
-        {"steps": points[0]["step"], "return": float(np.mean([point["discounted_return"] for point in points]))}
-        for points in zip(*curves, strict=False)
-    ]
+def row(study: Study, name: str, scratch: Scores) -> Table:
+    """What is known about one agent."""
+    found, scores = study.found(name), study.scores(name)
+    seconds = [one["seconds"] for one in found if "seconds" in one]
+    row = {"name": name, "seeds": len(scores.own), **figures(scores)}
+    if name.startswith("tuned"):
+        row["above_scratch"] = estimate(lambda rng: scores.share(rng) - scratch.share(rng))
+    return {
+        **row,
+        "seconds": float(np.mean(seconds)) if seconds else None,
+        "curves": [one["curve"] for one in found if one.get("curve")],
+        "online": [one["online"] for one in found if "online" in one],
+    }
 
 
-def page(result: dict[str, Any]) -> str:
+def page(result: Table) -> str:
     """The result as a page."""
     rules, made, budget = result["rules"], result["provenance"], result["budget"]
     played = ", ".join(f"{name} {value:.3f}" for name, value in rules.items())
@@ -233,22 +236,26 @@ def page(result: dict[str, Any]) -> str:
         f"`{made['command']}`; " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()), "",
         f"{budget['played']} test instances, the same for all; records of train instances: {budget['clones']} episodes "
         f"of one player, {budget['mixed']} of random and plateau together. Discounted returns of rules: {played}.", "",
-        "| Who | Seeds | Return | Share of the oracle's gain | Each seed | Return above plateau | Processor seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| Who | Seeds | Return | Share of the oracle's gain | Each seed | Return above plateau | Share above scratch "
+        "| Processor seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for row in result["rows"]:
-        seeds = ", ".join(f"{value:.0%}" for value in row["by_seed"])
-        seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
+    for one in result["rows"]:
+        seeds = ", ".join(f"{value:.0%}" for value in one["by_seed"])
+        seconds = f"{one['seconds']:.0f}" if one.get("seconds") else ""
+        above = interval(one["above_scratch"], ".0%") if "above_scratch" in one else ""
         lines.append(
-            f"| {row['name']} | {row['seeds']} | {interval(row['return'])} | {interval(row['share'], '.0%')} | {seeds} "
-            f"| {interval(row['above_plateau'])} | {seconds} |"
+            f"| {one['name']} | {one['seeds']} | {interval(one['return'])} | {interval(one['share'], '.0%')} | {seeds} "
+            f"| {interval(one['above_plateau'])} | {above} | {seconds} |"
         )
-    if result["scratch"]:
-        last, quarter = result["scratch"][-1], result["scratch"][-1]["steps"] / 4
-        lines += ["", f"Training from scratch (published by `compare_agents.py`) ends at {last['return']:.3f} after "
-                  f"{last['steps']:,} environment steps, a quarter of which is {quarter:,.0f}; fine-tuning took "
-                  f"{budget['tuning']:,}."]  # fmt: skip
-    lines += ["", f"![Shares against gradient steps and seconds]({result['picture']})", ""]
+    steps = result["scratch"]["curves"][0][-1]["steps"]
+    lines += [
+        "",
+        f"From scratch is what [compare_agents.py](compare_agents_{result['env_id']}.md) published, with the shares "
+        f"and the rules of that study: {steps:,} environment steps, a quarter of which is {steps / 4:,.0f}. "
+        f"Fine-tuning took {budget['tuning']:,}, with a pull of 0.5.",
+    ]
+    lines += ["", f"![Shares against gradient steps, seconds and environment steps]({result['picture']})", ""]
     return "\n".join(lines)
 
 
@@ -257,22 +264,35 @@ def interval(estimate: dict[str, float], form: str = ".3f") -> str:
     return f"{estimate['point']:{form}} [{estimate['low']:{form}}, {estimate['high']:{form}}]"
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Shares of the oracle's gain against gradient steps and processor seconds."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    low, high = result["rules"]["never"], result["rules"]["oracle"]
-    for row in (row for row in result["rows"] if row["curves"]):
-        points = np.array([[[p["steps"], p["seconds"], p["return"]] for p in curve] for curve in row["curves"]]).mean(0)
-        for place, axis in enumerate(axes):
-            axis.plot(points[:, place], (points[:, 2] - low) / (high - low), marker="o", label=row["name"])
-    for axis, label in zip(axes, ("gradient steps", "processor seconds"), strict=True):
-        axis.axhline((result["rules"]["plateau"] - low) / (high - low), color="grey", ls=":", label="plateau")
+def draw(result: Table, path: Path) -> None:
+    """Shares of the oracle's gain against gradient steps and seconds of learning from records, then tuning."""
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    for one in (one for one in result["rows"] if one.get("curves")):
+        points = means(one["curves"], ("steps", "seconds", "return"))
+        for place, axis in enumerate(axes[:2]):
+            axis.plot(points[:, place], share(points[:, 2], result["rules"]), marker="o", label=one["name"])
+    starts = {one["name"]: one["share"]["point"] for one in result["rows"]}
+    for one in (one for one in result["rows"] if one["name"].startswith("tuned")):
+        points = means(one["online"], ("steps", "return"))
+        begun = starts[one["name"].removeprefix("tuned ")]
+        axes[2].plot([0, *points[:, 0]], [begun, *share(points[:, 1], result["rules"])], marker="o", label=one["name"])
+    points = means(result["scratch"]["curves"], ("steps", "return"))
+    axes[2].plot(points[:, 0], share(points[:, 1], result["scratch"]), color="black", marker="s", label=SCRATCH)
+    for axis, label in zip(axes, ("gradient steps", "processor seconds", "environment steps"), strict=True):
+        axis.axhline(share(result["rules"]["plateau"], result["rules"]), color="grey", ls=":", label="plateau")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of the oracle's gain")
     axes[1].legend(fontsize="small")
+    axes[2].legend(fontsize="small")
     figure.savefig(path, dpi=110)
+
+
+def means(curves: list[list[dict[str, float]]], names: Sequence[str]) -> Floats:
+    """The mean over seeds of curves, [points, names]."""
+    found: Floats = np.array([[[point[name] for name in names] for point in curve] for curve in curves]).mean(0)
+    return found
 
 
 def main() -> None:
@@ -280,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Esper-v0")
     parser.add_argument("--out", type=Path, required=True, help="where datasets, runs and results go")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="what has one of these in its name")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="whose name begins so")
     parser.add_argument("--quick", action="store_true", help="a tiny budget")
     parser.add_argument("--report-only", action="store_true", help="report what is finished")
     options = parser.parse_args()
