@@ -32,8 +32,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 ARMS: dict[str, dict[str, Any]] = {
     "default": {},
-    "lstm": {"memory": "lstm", "memory_skip": False},
-    "lstm_skip": {"memory": "lstm", "memory_skip": True},
+    "no_memory_skip": {"memory_skip": False},
     "gru": {"memory": "gru"},
     "no_memory": {"memory": "none"},
     "marginal_masks": {"masks": "marginal"},

@@ -51,6 +51,7 @@ def entity_settings(heads: Sequence[str], num_envs: int, sequence_length: int = 
         "gae_lambda": 0.9,
         "ent_coef": entropy_schedules(heads),
         "idle_bias": 1.0,
+        "memory_skip": True,
     }
 
 

@@ -136,7 +136,7 @@ SB3_DEFAULTS: Settings = {
 OUR_DEFAULTS: Settings = {
     "learning_rate": 1.5e-3, "n_steps": 30, "n_epochs": 8, "n_minibatches": 2, "gae_lambda": 0.9,
     "ent_coef": entropy_weights(0.01), "normalize_observations": True, "sequence_length": 30,
-    "decay": True, "idle_bias": 1.0,
+    "decay": True, "idle_bias": 1.0, "memory_skip": True,
 }  # fmt: skip
 
 FEED_FORWARD: Settings = {"net_arch": [64, 64]}
