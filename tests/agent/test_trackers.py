@@ -25,11 +25,11 @@ class Service(ModuleType):
         self.begun: list[dict[str, Any]] = []
         self.rows: dict[int, dict[str, float]] = {}
         self.open = 0
-        self.util = SimpleNamespace(generate_id=lambda: "drawn")
 
-    def init(self, **settings: Any) -> None:
+    def init(self, **settings: Any) -> Any:
         self.begun.append(settings)
         self.open += 1
+        return SimpleNamespace(id=settings["id"] or "drawn")
 
     def start_run(self, run_id: str | None, run_name: str) -> Any:
         self.init(id=run_id, name=run_name)
@@ -73,7 +73,7 @@ def test_services_get_every_number_of_the_log_and_a_resumed_run_goes_on_there(
     assert services["mlflow"].settings["env_id"] == f'"{ENV}"'
     run.checkpoint_file(3 * ROLLOUT).unlink()  # as if it had been killed before the end
     assert resume(run.path) == 0
-    assert [begun["id"] for begun in services["wandb"].begun] == ["drawn", "drawn"]
+    assert [begun["id"] for begun in services["wandb"].begun] == [None, "drawn"]
     assert [begun["id"] for begun in services["mlflow"].begun] == [None, "given"]
     assert {begun["name"] for service in services.values() for begun in service.begun} == {"mine"}
 

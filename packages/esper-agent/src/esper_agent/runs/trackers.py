@@ -54,9 +54,7 @@ class WandbTracker(Tracker):
 
     def _begin(self, directory: Path, settings: Mapping[str, Any], run_id: str | None) -> str:
         same = {"project": PROJECT, "name": directory.name, "dir": directory, "config": dict(settings)}
-        run_id = run_id or self.service.util.generate_id()
-        self.service.init(id=run_id, resume="allow", **same)
-        return run_id
+        return str(self.service.init(id=run_id, resume="allow", **same).id)
 
     def _log(self, numbers: dict[str, float], step: int) -> None:
         self.service.log(numbers, step=step)
