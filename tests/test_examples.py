@@ -2,11 +2,13 @@
 
 import ast
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +24,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SINGLE_FILE = ROOT / "examples" / "ppo_single_file.py"
 LIGHT = ("gymnasium_wrappers", "masked_recurrent_ppo", "optuna_search", "sb3_all")
 RECIPES = sorted((ROOT / "examples" / "integrations").glob("*.py"))
-SHORT = [path for path in EXAMPLES if path != SINGLE_FILE]
+REAL = [path for path in EXAMPLES if path.stem in ("grow_my_cnn", "grow_my_transformer")]  # minutes, or real data
+SHORT = [path for path in EXAMPLES if path not in (SINGLE_FILE, *REAL)]
 
 
 def name_of(path: Path) -> str:
@@ -42,11 +45,15 @@ def body_of(path: Path) -> str:
 
 
 def single_file() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("ppo_single_file", SINGLE_FILE)
+    return module_of(SINGLE_FILE)
+
+
+def module_of(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules["ppo_single_file"] = module  # dataclasses look their module up
+    sys.modules[path.stem] = module  # dataclasses look their module up
     specification.loader.exec_module(module)
     return module
 
@@ -61,7 +68,30 @@ def test_the_readme_shows_the_short_examples_as_they_are() -> None:
     shown = re.findall(r"\(examples/(\w+)\.py\)[^`]*```python\n(.*?)```", readme, flags=re.DOTALL)
     assert {name: code.strip() for name, code in shown} == {path.stem: body_of(path) for path in SHORT}
     assert readme.count("```python") == len(shown)
-    assert "(examples/ppo_single_file.py)" in readme
+    assert all(f"(examples/{path.name})" in readme for path in (SINGLE_FILE, *REAL))
+
+
+def test_the_page_about_growing_shows_the_readmes_ten_added_lines() -> None:
+    body = body_of(ROOT / "examples" / "grow_my_network.py")
+    assert f"```python\n{body}\n```" in (ROOT / "docs" / "growing.md").read_text(encoding="utf-8")
+    assert sum(line.endswith("  #") for line in body.splitlines()) <= 10
+
+
+def test_an_example_without_its_data_names_the_command_that_brings_them(tmp_path: Path) -> None:
+    settings = {**os.environ, "ESPER_DATA": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "examples" / "grow_my_cnn.py")]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "`esper-env data fetch fashion_mnist`" in done.stderr
+
+
+def test_a_real_network_grows_by_a_pretrained_policy(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    example = module_of(ROOT / "examples" / "grow_my_transformer.py")
+    for name, few in {"EPOCHS": 3, "MINIBATCHES": 2, "VAL": 16, "TEST": 16}.items():
+        monkeypatch.setattr(example, name, few)
+    example.main()
+    assert "; growth is over" in capsys.readouterr().out.splitlines()[2]
 
 
 @pytest.mark.slow

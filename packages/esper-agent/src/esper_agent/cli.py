@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, report, compare, record, imitate, iql, upgrade."""
+"""The command line: train, evaluate, play, report, compare, record, imitate, iql, upgrade."""
 
 import argparse
 import json
@@ -20,12 +20,14 @@ from esper_agent.comparison.measuring import measure, table
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
 from esper_agent.offline.commands import add_learning, add_record
+from esper_agent.playing import add_play
+from esper_agent.pretrained import pretrained_ids
 from esper_agent.report import write_report
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.profiling import describe_profile
 from esper_agent.runs.settings import add_loggers, agent_settings, list_settings
 from esper_agent.runs.stopping import Interrupted
-from esper_agent.runs.training import load_agent, resume_run, start_run, using_threads
+from esper_agent.runs.training import find_agent, load_agent, resume_run, start_run, using_threads
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,8 +101,7 @@ def _say_finished(run: RunDirectory, *, profile: bool) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Print how a trained agent does on instances that no training saw, beside never growing and the oracle."""
-    run, checkpoint = find_checkpoint(options.path, trusted=options.trust)
-    config = run.read_config()
+    config, checkpoint = find_agent(options.path, options.pretrained, trusted=options.trust)
     config = replace(config, env=config.env | dict(options.env))
     model = load_agent(config, checkpoint, options.device)
     terms = (options.instances, options.episodes, options.seed)
@@ -137,10 +138,13 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    names = "{train,evaluate,report,compare,record,imitate,iql,upgrade}"
+    names = "{train,evaluate,play,report,compare,record,imitate,iql,upgrade}"
     commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
+    command = commands.add_parser("play", help="show an episode of a trained agent")
+    _add_agent(command)
+    add_play(command)
     _add_report(commands.add_parser("report", help="write a page of charts about a run"))
     add_compare(commands.add_parser("compare", help="train agents side by side and report who is ahead"))
     command = commands.add_parser("record", help="write episodes that baselines or agents play as a Minari dataset")
@@ -203,21 +207,28 @@ def _add_agent_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", type=Path, metavar="RUN_OR_CHECKPOINT", help="a run directory or one of its checkpoints"
-    )
+    _add_agent(parser)
     parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="whole episodes to play (100)")
     parser.add_argument("--seed", type=_seed, default=10_000, metavar="N", help="seed of the environments (10000)")
     held_out = INSTANCE_SETS[1:]
     text = f"instances that no training sees: {' or, for final results, '.join(held_out)} ({held_out[0]})"
     parser.add_argument("--instances", choices=held_out, default=held_out[0], metavar="SET", help=text)
-    add_env_settings(parser, default=[])
-    _add_device(parser)
     parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads that torch may use")
     parser.add_argument("--stochastic", dest="deterministic", action="store_false", help="sample the actions")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    _add_trust(parser)
     parser.set_defaults(command=evaluate)
+
+
+def _add_agent(parser: argparse.ArgumentParser) -> None:
+    """Which trained agent, and where it plays."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    text = "a run directory or one of its checkpoints"
+    which.add_argument("path", type=Path, nargs="?", metavar="RUN_OR_CHECKPOINT", help=text)
+    text = f"the agent that comes with the package: {', '.join(pretrained_ids())}"
+    which.add_argument("--pretrained", metavar="ENV_ID", help=text)
+    add_env_settings(parser, default=[])
+    _add_device(parser)
+    _add_trust(parser)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

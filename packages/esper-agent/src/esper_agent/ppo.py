@@ -50,11 +50,12 @@ from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.action_spec import ActionSpec, to_environment, user_masks
 from esper_agent.networks.entity_encoder import Entities
 from esper_agent.networks.policy import Policy
+from esper_agent.pretrained import Pretrained
 
 Array = NDArray[Any]
 
 
-class FactoredRecurrentPPO(SB3Surface):
+class FactoredRecurrentPPO(SB3Surface, Pretrained):
     """Recurrent PPO for actions made of discrete heads, with masks.
 
     Args:

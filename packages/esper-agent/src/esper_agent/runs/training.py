@@ -25,6 +25,7 @@ from esper_agent.algorithm.schedules import describe, restore
 from esper_agent.distributed import ALONE, Ranks
 from esper_agent.networks.policy import check_shapes
 from esper_agent.ppo import FactoredRecurrentPPO
+from esper_agent.pretrained import pretrained_file
 from esper_agent.runs.action_shares import ActionShares
 from esper_agent.runs.directory import RunConfig, RunDirectory, RunError, find_checkpoint
 from esper_agent.runs.learning_curve import draw_learning_curve
@@ -197,6 +198,23 @@ def load_agent(config: RunConfig, checkpoint: Path, device: str | None = None) -
     model = build_model(replace(config, device=device or config.device))
     restore_checkpoint(checkpoint, model, episodes=False)
     return model
+
+
+def find_agent(path: Path | None, pretrained: str | None, *, trusted: bool) -> tuple[RunConfig, Path]:
+    """The settings and the checkpoint of a run, of one of its checkpoints, or of an agent that comes with the package.
+
+    Raises:
+        RunError: when there is no such run or agent.
+        CheckpointError: when a shipped file is damaged.
+    """
+    if path is not None:
+        run, checkpoint = find_checkpoint(path, trusted=trusted)
+        return run.read_config(), checkpoint
+    try:
+        checkpoint = pretrained_file(str(pretrained))
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    return RunConfig(str(pretrained), agent=load_checkpoint(checkpoint)["config"]), checkpoint
 
 
 def _is_readable(checkpoint: Path) -> bool:
