@@ -4,9 +4,9 @@
     python benchmarks/compare_agents.py --env Esper-v0 --report-only            # tables and picture of what is finished
     python benchmarks/compare_agents.py --quick --jobs 2 --results DIR          # a smoke test of two minutes
 
-Every agent has the same steps, rows, thread and held-out instances, and the settings that benchmarks/tune_agents.py
-found for it. Results go to one file per agent and seed in benchmarks/results/compare_agents_<ID>/, a
-table and a picture beside that directory.
+Every agent has the same steps, rows, thread and held-out instances, and the settings that `esper-agent tune` found for
+it. Results go to one file per agent and seed in benchmarks/results/compare_agents_<ID>/, a table and a picture beside
+that directory.
 """
 
 import argparse

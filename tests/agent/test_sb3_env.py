@@ -10,7 +10,6 @@ import pytest
 from esper_agent.baselines import agents
 from esper_agent.baselines.agents import AGENTS
 from esper_agent.baselines.sb3_env import EsperVecEnv
-from esper_agent.baselines.tuning import settings_search
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_env.wrappers import JointActions, MarginalActions
 from sb3_contrib import MaskablePPO
@@ -251,25 +250,6 @@ def test_a_users_own_agent_with_another_discount_is_refused_when_it_learns(algor
 def test_minibatches_must_divide_a_rollout() -> None:
     with pytest.raises(ValueError, match="n_minibatches is 2; allowed: divisors of the 45 steps"):
         AGENTS["ppo"].build(ENV, ROWS, seed=0, n_steps=15, n_minibatches=2)
-
-
-@pytest.mark.parametrize("name", list(AGENTS))
-def test_a_search_tries_the_defaults_and_distinct_draws_from_the_space(name: str) -> None:
-    def candidates() -> list[dict[str, Any]]:
-        search = settings_search(spec)
-        found = []
-        for number in range(12):
-            found.append(search.ask())
-            search.tell(float(number))
-        return found
-
-    spec = AGENTS[name]
-    found = candidates()
-    assert found == candidates()
-    assert found[0] == spec.defaults
-    assert all(found.count(settings) == 1 for settings in found)
-    assert all(settings[key] in values for settings in found for key, values in spec.search_space.items())
-    assert all(any(one[key] != spec.defaults[key] for one in found) for key in spec.search_space)
 
 
 def test_tuned_settings_are_taken_where_there_are_any(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, play, report, compare, record, imitate, iql, upgrade."""
+"""The command line: train, evaluate, play, report, compare, tune, record, imitate, iql, upgrade."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from esper_agent.algorithm.quarantine import NonFiniteError
 from esper_agent.comparison.arms import plain_value
 from esper_agent.comparison.command import add_compare, add_env_settings
 from esper_agent.comparison.measuring import measure, table
+from esper_agent.comparison.tune_command import add_tune
 from esper_agent.config import FIELD_NAMES
 from esper_agent.distributed import LostRanksError, Ranks, join_ranks
 from esper_agent.offline.commands import add_learning, add_record
@@ -138,7 +139,7 @@ def upgrade(options: argparse.Namespace) -> None:
 def build_parser() -> OneLineParser:
     """The command line as argparse sees it."""
     parser = OneLineParser(prog="esper-agent", description="Train and evaluate factored, masked, recurrent PPO agents.")
-    names = "{train,evaluate,play,report,compare,record,imitate,iql,upgrade}"
+    names = "{train,evaluate,play,report,compare,tune,record,imitate,iql,upgrade}"
     commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     _add_train(commands.add_parser("train", help="train an agent in a run directory"))
     _add_evaluate(commands.add_parser("evaluate", help="measure a trained agent"))
@@ -147,6 +148,7 @@ def build_parser() -> OneLineParser:
     add_play(command)
     _add_report(commands.add_parser("report", help="write a page of charts about a run"))
     add_compare(commands.add_parser("compare", help="train agents side by side and report who is ahead"))
+    add_tune(commands.add_parser("tune", help="search the settings of agents on validation instances"))
     command = commands.add_parser("record", help="write episodes that baselines or agents play as a Minari dataset")
     add_record(command)
     _add_trust(command)

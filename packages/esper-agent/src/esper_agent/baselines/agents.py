@@ -22,7 +22,7 @@ from esper_agent.config import FIELD_NAMES
 from esper_agent.evaluation.episodes import Policy
 from esper_agent.ppo import FactoredRecurrentPPO
 
-TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by benchmarks/tune_agents.py
+TUNED = Path(__file__).with_name("tuned_agents")  # a JSON file per environment id, by `esper-agent tune`
 SETTINGS_WHERE_UNTUNED = TUNED / "Esper-v0.json"
 
 

@@ -1,6 +1,5 @@
 """Constants and schedules that are best on given instances, each found by a seeded search."""
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -10,7 +9,6 @@ from esper_env import Blend
 from esper_env.config import TEMPI, EsperConfig
 from numpy.typing import NDArray
 
-from esper_agent.baselines.agents import AgentSpec
 from esper_agent.baselines.oracle import Oracle, lesion_kind, lesion_kinds, lesions
 from esper_agent.baselines.schedules import FixedSchedule, Planting
 from esper_agent.baselines.search import Choices, Found, Search, search_groups
@@ -77,13 +75,6 @@ def search_constants(
     usual = {constant: values[0] for constant, values in choices.items()}
     search = Search(choices, dict, seed, [usual | {"blueprint": kind} for kind in choices["blueprint"]])
     return search.run(lambda constants: objective(play(TUNABLE[name](env, **constants), env, seeds)), trials)
-
-
-def settings_search(agent: AgentSpec) -> Search[dict[str, Any]]:
-    """The search for an agent's settings, the same in every call: its defaults first."""
-    first = {name: agent.defaults[name] for name in agent.search_space}
-    seed = zlib.crc32(agent.name.encode())
-    return Search(agent.search_space, lambda chosen: {**agent.defaults, **chosen}, seed, [first])
 
 
 def schedule_choices(places: int, sizes: Mapping[str, int], config: EsperConfig) -> Choices:

@@ -1,5 +1,6 @@
 """One run of a comparison: train an agent, evaluate it on the way, give everything as plain data."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -53,26 +54,48 @@ class Plan:
 
 def carry_out(plan: Plan) -> dict[str, Any]:
     """Run a plan; the result is plain data."""
-    env = make_test_env(plan.env_id, plan.episodes, **plan.env, instances=plan.instances)
-    spec = parse_arm(plan.agent).spec
-    curve, episodes = _train(spec, plan, env) if spec else _play(plan, env)
+    env, spec = make_env(plan), parse_arm(plan.agent).spec
+    curve, episodes = train(spec, plan, env) if spec else _play(plan, env)
     return {
         "plan": asdict(plan),
         "curve": [{name: round(value, DECIMALS) for name, value in point.items()} for point in curve],
         "episodes": {name: np.round(values, DECIMALS).tolist() for name, values in asdict(episodes).items()},
         "traits": traits(env),
         "threads": torch.get_num_threads(),
-        "versions": {name: found for name in (*PACKAGES, "sb3-contrib") if (found := _version(name))},
+        "versions": versions(),
     }
 
 
-def _train(spec: AgentSpec, plan: Plan, env: Env) -> tuple[Curve, GrowthEpisodes]:
+def make_env(plan: Plan) -> Env:
+    """Where a plan's evaluations play."""
+    return make_test_env(plan.env_id, plan.episodes, **plan.env, instances=plan.instances)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a result depends on and that is installed."""
+    return {name: found for name in (*PACKAGES, "sb3-contrib") if (found := _version(name))}
+
+
+def train(
+    spec: AgentSpec, plan: Plan, env: Env, told: Callable[[Mapping[str, float]], None] | None = None
+) -> tuple[Curve, GrowthEpisodes]:
+    """Train an agent by a plan; gives the learning curve and the last evaluation.
+
+    Args:
+        spec: of the agent.
+        plan: the plan.
+        env: from `make_env`.
+        told: is given the means of every evaluation; what it raises ends the training.
+    """
     agent = spec.make(plan.env_id, plan.rows, plan.seed, plan.settings, plan.env)
     played: list[GrowthEpisodes] = []
 
     def measure() -> dict[str, float]:
         played.append(play(agent, env, EVALUATION_SEED))
-        return played[-1].means()
+        means = played[-1].means()
+        if told:
+            told(means)
+        return means
 
     steps = [plan.steps * part // plan.evaluations for part in range(plan.evaluations)]
     callback = EvalCallback(env, eval_at=steps, measure=measure)
