@@ -1,5 +1,6 @@
 """The report of a run: complete, self-contained, true to what was recorded and played, and readable on a phone."""
 
+import itertools
 import json
 import math
 import shutil
@@ -20,16 +21,17 @@ from esper_agent.baselines.scripted import GrowEverything, NeverGrow, RandomLega
 from esper_agent.comparison.run import EVALUATION_SEED
 from esper_agent.evaluation.paired import make_test_env, play
 from esper_agent.evaluation.recording import Course, Recorder
-from esper_agent.report import page
+from esper_agent.report import colors, page
 from esper_agent.report.build import facts
 from esper_agent.report.chart import Chart, Note
 from esper_agent.report.episode_chart import BAR, episode_chart
 from esper_agent.report.held_out import HeldOut, held_out_rows, load_agent, play_held_out
 from esper_agent.report.history import History, curves, read_histories
-from esper_agent.report.training_charts import event_traces, return_chart
+from esper_agent.report.training_charts import LABEL_HEIGHT, RETURN_HEIGHT, event_traces, return_chart
 from esper_agent.runs.directory import RunConfig, RunDirectory
 from esper_env import Op, Stage
-from esper_env.rendering.rgb import STAGE_COLORS
+from esper_env.mdp.rewards import TERMS
+from esper_env.rendering.rgb import FAINT, METRIC, OP_COLORS, STAGE_COLORS
 
 SHORT = "ShortEsper-v0"
 ESPER = "esper_env.vector_env:EsperVectorEnv"
@@ -254,6 +256,27 @@ def test_events_stand_on_the_time_axis_with_their_message() -> None:
     assert isinstance(chart, Chart)
     assert plotly.graph_objects.Figure(chart.figure()).data
     assert isinstance(return_chart([crafted(Path("b"), [math.nan])], {}), Chart)
+
+
+def test_names_of_baselines_that_are_close_do_not_overlap() -> None:
+    levels = {"never": 0.35, "greedy": 0.399, "everything": 0.4, "schedule": 0.401, "plateau": 0.437, "oracle": 0.5}
+    chart = return_chart([crafted(Path("a"), [0.3, 0.5])], levels)
+    assert isinstance(chart, Chart)
+    low, high = chart.axes["yaxis"]["range"]
+    places = [(one["x"], (one["y"] - low) / (high - low) * RETURN_HEIGHT) for one in chart.axes["annotations"]]
+    assert len(places) == len(levels)
+    for (x, y), (other_x, other_y) in itertools.combinations(places, 2):
+        assert x != other_x or abs(y - other_y) >= LABEL_HEIGHT - 1e-6
+    assert max(y for _, y in places) + LABEL_HEIGHT <= RETURN_HEIGHT
+
+
+def test_a_colour_means_one_thing_whatever_else_a_chart_shows() -> None:
+    kinds = [colors.SLOTS, colors.HEADS, colors.VALUES, colors.TERM_PALETTE, (colors.CRITIC, colors.KL, colors.WARNED)]
+    pictures = {*STAGE_COLORS.values(), *OP_COLORS.values(), METRIC, FAINT}
+    used = [color for kind in kinds for color in kind]
+    assert len(set(used)) == len(used)
+    assert not pictures & set(used)
+    assert len({colors.term_color(name) for name in TERMS}) == len(colors.TERM_PALETTE) == len(list(TERMS))
 
 
 def test_a_run_without_ended_episodes_has_a_note_instead_of_a_curve() -> None:

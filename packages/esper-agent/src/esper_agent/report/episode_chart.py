@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from esper_agent.evaluation.recording import Course
 from esper_agent.report.chart import Chart, panels
-from esper_agent.report.traces import DASHES, GRID, PALETTE, Trace, bars, label, line, markers, nth, tinted
+from esper_agent.report.colors import SLOTS, term_color
+from esper_agent.report.traces import DASHES, GRID, Trace, bars, label, line, markers, nth, tinted
 
 LANE_HEIGHT, PANEL_HEIGHT = 54, 118  # pixels
-TERM_COLORS = ("#334155", "#db2777", "#0284c7", "#a16207", "#65a30d", "#7e22ce", "#b91c1c", "#0d9488")
 LETTER = 0.75  # width of a label's letter in steps, on a phone
 BAR = 0.62  # share of a lane that a full alpha fills; the rest is for the label
 _OPS = {color: f" (by {op.name.lower()})" for op, color in OP_COLORS.items()}  # an operation has its stage's colour
@@ -31,7 +31,7 @@ def episode_chart(episode: Course, outcome: str) -> Chart:
         outcome: how it ended, in words.
     """
     gains, known = _gains(episode), [name for name, values in episode.reward_terms.items() if values.any()]
-    terms = {name: nth(TERM_COLORS, place) for place, name in enumerate(known)}
+    terms = {name: term_color(name) for name in known}
     axes, height = panels(
         "step",
         (LANE_HEIGHT * episode.slots, "", _lane_ticks(episode)),
@@ -43,7 +43,7 @@ def episode_chart(episode: Course, outcome: str) -> Chart:
     axes |= {"barmode": "relative", "bargap": 0, "annotations": list(_labels(episode))}
     traces = [*_lanes(episode, gains), *_metric(episode), *_rewards(episode, terms), *_contributions(gains)]
     legend = [(name.replace("_", " "), color) for name, color in terms.items()]
-    legend += [(f"slot {slot}", nth(PALETTE, slot)) for slot in range(episode.slots)]
+    legend += [(f"slot {slot}", nth(SLOTS, slot)) for slot in range(episode.slots)]
     return Chart(f"Seed {episode.seed}", outcome, traces, axes, height, legend)
 
 
@@ -149,5 +149,5 @@ def _rewards(episode: Course, terms: dict[str, str]) -> Iterator[Trace]:
 
 def _contributions(gains: NDArray[np.float64]) -> Iterator[Trace]:
     for slot, values in enumerate(gains.T):
-        color, dash, tooltip = nth(PALETTE, slot), nth(DASHES, slot), "step %{x}: %{y:+.1%}"
+        color, dash, tooltip = nth(SLOTS, slot), nth(DASHES, slot), "step %{x}: %{y:+.1%}"
         yield line(f"slot {slot}", range(len(values)), values, color, dash=dash, tooltip=tooltip, yaxis="y4")

@@ -8,7 +8,6 @@ from esper_env.rendering.rgb import PAPER
 
 Trace = dict[str, Any]
 
-PALETTE = ("#0f766e", "#b45309", "#4f46e5", "#be185d", "#0369a1", "#4d7c0f", "#7c2d12", "#475569")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # so that colour is not the only difference
 GRID = "#e2e8f0"
 

@@ -1,6 +1,7 @@
 """Charts of the training: return, operations, entropies, critic, and what the detectors saw."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from esper_env import Op
@@ -10,13 +11,16 @@ from esper_agent.diagnostics import Severity
 from esper_agent.evaluation.episodes import Floats
 from esper_agent.evaluation.statistics import bootstrap
 from esper_agent.report.chart import CATEGORIES, Chart, Note, Panel, panels
+from esper_agent.report.colors import CRITIC, HEADS, KL, VALUES, WARNED
 from esper_agent.report.history import History, curves
-from esper_agent.report.traces import DASHES, PALETTE, Trace, label, line, markers, nth, tinted
+from esper_agent.report.traces import DASHES, Trace, label, line, markers, nth, tinted
 from esper_agent.runs.action_shares import SHARE_KEY
 
 RETURN_KEY, EVENTS_KEY, ENTROPY_KEY = "rollout/ep_rew_mean", "diagnostics/events", "train/entropy/"
 STEPS_TITLE = "environment steps"
-SEVERITY_MARKS = {Severity.WARNING: ("#b45309", "triangle-up"), Severity.CRITICAL: (WARNING, "x")}
+RETURN_HEIGHT, LABEL_HEIGHT = 244, 17  # pixels
+COLUMN = 0.34  # share of the width that a label may take, on a phone
+SEVERITY_MARKS = {Severity.WARNING: (WARNED, "triangle-up"), Severity.CRITICAL: (WARNING, "x")}
 
 
 def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -> Chart | Note:
@@ -31,8 +35,10 @@ def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -
         return Note("No learning curve: no episode has ended yet.")
     (steps, values), single, events = found, len(histories) == 1, event_traces(histories)
     lanes: Panel = (26 * len({lane for trace in events for lane in trace["y"]}), "", CATEGORIES)
-    axes, height = panels(STEPS_TITLE, (244, "sum of the rewards", {}), *([lanes] if events else []))
-    axes["annotations"] = [label(steps[0], value, name, FAINT) for name, value in baselines.items()]
+    low, high = _reach([*(history.curve(RETURN_KEY)[1] for history in histories), list(baselines.values())])
+    returns: Panel = (RETURN_HEIGHT, "sum of the rewards", {"range": [low, high]})
+    axes, height = panels(STEPS_TITLE, returns, *([lanes] if events else []))
+    axes["annotations"] = list(_level_labels(baselines, steps, (high - low) * LABEL_HEIGHT / RETURN_HEIGHT))
     legend = [("mean of recent episodes" if single else "mean over runs, 95 % interval", METRIC)]
     legend += [("baselines, on held-out instances", FAINT)] if baselines else []
     words = "Beneath: what the detectors of each update reported." if events else "No detector raised an alarm."
@@ -41,6 +47,26 @@ def return_chart(histories: Sequence[History], baselines: Mapping[str, float]) -
     runs = [] if single else _runs_and_interval(histories, steps, values)
     traces = [*levels, *runs, line("mean", steps, values.mean(axis=0), METRIC), *events]
     return Chart("Plain return in training", words, traces, axes, height, legend)
+
+
+def _reach(parts: Sequence[Floats | list[float]]) -> tuple[float, float]:
+    """The range of what is shown, with room for a label above the highest."""
+    everything = np.concatenate(parts)
+    finite = everything[np.isfinite(everything)]
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    room = 0.1 * max(high - low, 0.01)
+    return low - room, high + room
+
+
+def _level_labels(levels: Mapping[str, float], steps: Floats, least: float) -> Iterator[dict[str, Any]]:
+    """The names of level lines, upwards; one that is too near to the last moves to the next free column."""
+    last: list[float] = []  # label of each column
+    for name, value in sorted(levels.items(), key=lambda level: level[1]):
+        column = next((place for place, other in enumerate(last) if value - other >= least), len(last))
+        last[column : column + 1] = [value]
+        yield label(steps[0] + column * COLUMN * (steps[-1] - steps[0]), value, name.replace("_", " "), FAINT)
 
 
 def _runs_and_interval(histories: Sequence[History], steps: Floats, values: Floats) -> list[Trace]:
@@ -70,7 +96,7 @@ def operations_chart(histories: Sequence[History], esper: bool) -> Chart | Note:
         return Note("No operations: this run was recorded by a version that did not count them.")
     traces = []
     for value, curve in enumerate(found.values()):
-        name, color = (Op(value).name.lower(), OP_COLORS[Op(value)]) if esper else (str(value), nth(PALETTE, value))
+        name, color = (Op(value).name.lower(), OP_COLORS[Op(value)]) if esper else (str(value), nth(VALUES, value))
         area = {"stackgroup": "share", "fillcolor": tinted(color, 0.75)}
         traces.append(line(name, *curve, color, width=0.5, tooltip="%{x:,}: %{y:.1%}", **area))
     words = f"What the agent chose in each rollout{_over(histories)}, while it explored."
@@ -80,7 +106,7 @@ def operations_chart(histories: Sequence[History], esper: bool) -> Chart | Note:
 def entropy_chart(histories: Sequence[History]) -> Chart | Note:
     """The entropy of each head where it had a choice."""
     heads = enumerate(_means(histories, ENTROPY_KEY).items())
-    traces = [line(head, *curve, nth(PALETTE, place), dash=nth(DASHES, place)) for place, (head, curve) in heads]
+    traces = [line(head, *curve, nth(HEADS, place), dash=nth(DASHES, place)) for place, (head, curve) in heads]
     if not traces:
         return Note("No entropies were recorded.")
     words = f"Of each head, over the steps where it had a choice{_over(histories)}: 1 is uniform over the legal values."
@@ -94,8 +120,8 @@ def update_chart(histories: Sequence[History]) -> Chart | Note:
         return Note("No updates were recorded.")
     fit, kl = found["explained_variance"], found["approx_kl"]
     traces = [
-        line("explained variance", *fit, PALETTE[0]),
-        line("KL divergence of the joint policy", *kl, PALETTE[1], yaxis="y2"),
+        line("explained variance", *fit, CRITIC),
+        line("KL divergence of the joint policy", *kl, KL, yaxis="y2"),
     ]
     critic: Panel = (115, "critic", {"range": [max(min(0.0, float(np.nanmin(fit[1]))), -1.0), 1.02]})
     words = f"Share of the returns' variance that the critic explains; KL divergence of each update{_over(histories)}."
