@@ -51,7 +51,7 @@ def main() -> None:
         if not options.quick:
             study = Study(options.env, options.agents or everyone(options.env), **terms(options))
         stem = options.results / f"compare_agents_{study.env_id}"
-        conduct(study, stem, stem, None if options.report_only else options.jobs, command_line())
+        conduct(study, stem, stem, None if options.report_only else options.jobs, command_line(), options.cluster)
     except RunError as error:
         sys.exit(f"compare_agents.py: error: {error}")
 

@@ -17,6 +17,7 @@ HEAVY = {
     "tianshou": (["tianshou"], ["tianshou_dqn"]),
     "skrl": (["skrl"], ["skrl_ppo"]),
     "minari": (["minari[hdf5,create]"], ["minari_dataset"]),
+    "dask": (["distributed"], ["dask_cluster"]),
     "trackers": (["wandb", "mlflow"], ["trackers"]),
 }
 LIMIT = 300  # seconds of one recipe

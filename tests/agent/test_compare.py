@@ -18,7 +18,7 @@ from esper_agent import cli, evaluate
 from esper_agent.baselines.agents import AGENTS
 from esper_agent.baselines.tuned import TUNABLE
 from esper_agent.baselines.tuning import constants_to_try
-from esper_agent.comparison import processes
+from esper_agent.comparison import outcome, processes
 from esper_agent.comparison.arms import parse_arm
 from esper_agent.comparison.command import names
 from esper_agent.comparison.participants import tuned_baseline
@@ -120,8 +120,8 @@ def files(directory: Path, *names: str) -> dict[Path, Any]:
 
 def test_a_run_writes_its_result_or_what_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = {"plan": asdict(OURS), "curve": [{"step": 8, "seconds": 2, "discounted_return": 0.5, "test_accuracy": 1}]}
-    monkeypatch.setattr(processes, "carry_out", lambda plan: result if plan.seed else {}["too bad"])
-    monkeypatch.setattr(processes.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(outcome, "carry_out", lambda plan: result if plan.seed else {}["too bad"])
+    monkeypatch.setattr(outcome.torch, "set_num_threads", lambda _: None)
     good = processes.finish(replace(OURS, seed=1), tmp_path / "good.json")
     assert good == (True, "good: return 0.500, test accuracy 1.000, 4 steps per second")
     assert json.loads((tmp_path / "good.json").read_text()) == result

@@ -46,6 +46,8 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
     text = "set that evaluations draw from: test, or validation while anything is still chosen (test)"
     parser.add_argument("--instances", choices=HELD_OUT, default="test", help=text)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, one thread each (1)")
+    text = "Dask scheduler, such as tcp://127.0.0.1:8786, whose workers carry out the runs instead of processes here"
+    parser.add_argument("--cluster", metavar="ADDRESS", help=text)
     parser.add_argument("--report-only", action="store_true", help="report what is finished, run nothing")
 
 
@@ -74,7 +76,8 @@ def compare(options: argparse.Namespace) -> None:
     """Carry out the runs that are missing and report all."""
     study = Study(options.env_id, options.agents, **terms(options), env=dict(options.env))
     jobs = None if options.report_only else options.jobs
-    conduct(study, options.out, options.out / "report", jobs, f"esper-agent {shlex.join(sys.argv[1:])}")
+    command = f"esper-agent {shlex.join(sys.argv[1:])}"
+    conduct(study, options.out, options.out / "report", jobs, command, options.cluster)
 
 
 def terms(options: argparse.Namespace) -> dict[str, Any]:
@@ -87,7 +90,9 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(split_outside_brackets(text, ","))
 
 
-def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command: str) -> None:
+def conduct(
+    study: Study, directory: Path, stem: Path, jobs: int | None, command: str, cluster: str | None = None
+) -> None:
     """Run a study and write its report.
 
     Args:
@@ -96,13 +101,14 @@ def conduct(study: Study, directory: Path, stem: Path, jobs: int | None, command
         stem: the report's path without suffix.
         jobs: how many runs at a time; None runs nothing and reports what is finished.
         command: what made the report.
+        cluster: address of a Dask scheduler whose workers carry out the runs.
 
     Raises:
         RunError: when a run failed or there is nothing to report.
     """
     try:
         if jobs is not None:
-            run_study(study, directory, jobs, lambda line: print(line, flush=True))
+            run_study(study, directory, jobs, lambda line: print(line, flush=True), cluster)
     except KeyboardInterrupt:
         print("\nstopped; the same command carries out the runs that are not finished", flush=True)
         sys.exit(INTERRUPTED)

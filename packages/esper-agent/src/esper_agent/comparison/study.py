@@ -74,7 +74,9 @@ class Study:
         return Plan(self.env_id, arm.label, seed, steps, *terms)
 
 
-def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], None] = print) -> None:
+def run_study(
+    study: Study, directory: Path, jobs: int, report: Callable[[str], None] = print, cluster: str | None = None
+) -> None:
     """Carry out all runs that are not finished yet.
 
     Args:
@@ -82,13 +84,14 @@ def run_study(study: Study, directory: Path, jobs: int, report: Callable[[str], 
         directory: where the result of each run goes.
         jobs: how many runs at a time.
         report: takes a line about each run.
+        cluster: address of a Dask scheduler whose workers carry them out.
 
     Raises:
         RunError: when the environment cannot be made, the directory holds other runs, or a run failed.
     """
     _check_env(study)
     plans = {directory / parse_arm(plan.agent).file_name(plan.seed): plan for plan in study.plans()}
-    run_plans(plans, jobs, report)
+    run_plans(plans, jobs, report, cluster)
 
 
 def _check_env(study: Study) -> None:
