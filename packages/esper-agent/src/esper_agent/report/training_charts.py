@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from esper_env import Op
-from esper_env.rendering.rgb import FAINT, LINE, METRIC, OP_COLORS, WARNING
+from esper_env.rendering.rgb import FAINT, LINE, METRIC, OP_COLORS, PAPER, WARNING
 
 from esper_agent.diagnostics import Severity
 from esper_agent.evaluation.episodes import Floats
@@ -66,7 +66,8 @@ def _level_labels(levels: Mapping[str, float], steps: Floats, least: float) -> I
     for name, value in sorted(levels.items(), key=lambda level: level[1]):
         column = next((place for place, other in enumerate(last) if value - other >= least), len(last))
         last[column : column + 1] = [value]
-        yield label(steps[0] + column * COLUMN * (steps[-1] - steps[0]), value, name.replace("_", " "), FAINT)
+        begin = steps[0] + column * COLUMN * (steps[-1] - steps[0])
+        yield label(begin, value, name.replace("_", " "), FAINT) | {"bgcolor": tinted(PAPER, 0.85), "borderpad": 0}
 
 
 def _runs_and_interval(histories: Sequence[History], steps: Floats, values: Floats) -> list[Trace]:
