@@ -249,12 +249,14 @@ def page(result: Table) -> str:
             f"| {interval(one['above_plateau'])} | {above} | {seconds} |"
         )
     steps = result["scratch"]["curves"][0][-1]["steps"]
-    lines += [
-        "",
-        f"From scratch is what [compare_agents.py](compare_agents_{result['env_id']}.md) published, with the shares "
-        f"and the rules of that study: {steps:,} environment steps, a quarter of which is {steps / 4:,.0f}. "
-        f"Fine-tuning took {budget['tuning']:,}, with a pull of 0.5.",
-    ]
+    told = (
+        f"Seeds that are finished, of {budget['seeds']}. From scratch is what "
+        f"[compare_agents.py](compare_agents_{result['env_id']}.md) published, with the shares and the rules of that "
+        f"study: {steps:,} environment steps."
+    )
+    if any(one["name"].startswith("tuned") for one in result["rows"]):
+        told += f" Fine-tuning took {budget['tuning']:,} (a quarter is {steps / 4:,.0f}), with a pull of 0.5."
+    lines += ["", told]
     lines += ["", f"![Shares against gradient steps, seconds and environment steps]({result['picture']})", ""]
     return "\n".join(lines)
 
@@ -276,10 +278,12 @@ def draw(result: Table, path: Path) -> None:
     for one in (one for one in result["rows"] if one["name"].startswith("tuned")):
         points = means(one["online"], ("steps", "return"))
         begun = starts[one["name"].removeprefix("tuned ")]
-        axes[2].plot([0, *points[:, 0]], [begun, *share(points[:, 1], result["rules"])], marker="o", label=one["name"])
+        axes[2].plot(
+            [0, *points[:, 0] / 1000], [begun, *share(points[:, 1], result["rules"])], marker="o", label=one["name"]
+        )
     points = means(result["scratch"]["curves"], ("steps", "return"))
-    axes[2].plot(points[:, 0], share(points[:, 1], result["scratch"]), color="black", marker="s", label=SCRATCH)
-    for axis, label in zip(axes, ("gradient steps", "processor seconds", "environment steps"), strict=True):
+    axes[2].plot(points[:, 0] / 1000, share(points[:, 1], result["scratch"]), color="black", marker="s", label=SCRATCH)
+    for axis, label in zip(axes, ("gradient steps", "processor seconds", "thousand environment steps"), strict=True):
         axis.axhline(share(result["rules"]["plateau"], result["rules"]), color="grey", ls=":", label="plateau")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
