@@ -4,6 +4,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
+from esper_agent.comparison.leaderboard import HEADER, table
 from esper_agent.pretrained import pretrained_ids, read_card
 from esper_env import EsperEnv
 
@@ -23,6 +24,7 @@ CARDS_INTRO = """For some ids a trained agent comes with esper-agent: a file of 
 
 ```python
 from esper_agent import FactoredRecurrentPPO
+from esper_agent.comparison.leaderboard import HEADER, table
 from esper_agent.pretrained import pretrained_ids, read_card
 
 agent = FactoredRecurrentPPO.pretrained("Esper-v0")  # predicts; a policy for a Grower
@@ -81,7 +83,40 @@ def _card(card: dict[str, Any]) -> str:
     return "\n".join([f"## {card['env_id']}", "", *[f"- {fact}" for fact in facts], ""])
 
 
-PAGES = {"environment.md": environment_page, "pretrained.md": pretrained_page}
+RESULTS = DOCS.parent / "benchmarks" / "results"
+LEADERBOARD_NOTICE = "<!-- Made by `make docs` from the runs in benchmarks/results. -->"
+LEADERBOARD_INTRO = """Who reaches which return on test instances. A baseline plays once and has no seeds; `oracle`
+knows the lesion and `planner` the simulator: they say what can be had. Intervals are 95 %, over seeds and instances.
+
+To submit, play the id with its own arguments on at least 128 test instances, choose everything on validation instances
+before, and train at least 10 seeds if it learns ([how](comparison.md), [policies of your own](own_agent.md)):
+
+```sh
+esper-agent compare --env Esper-v0 --agents my_agent:GrowAtOnce,never,oracle --out runs/mine --episodes 128
+python benchmarks/leaderboard.py runs/mine/never_seed0.json
+```
+
+A submission is the JSON file of each run: its plan, its scores in every instance, and versions. The script says what
+keeps a file from being accepted. Files that are go to `benchmarks/results/compare_agents_ID` by a pull request, with
+the code or weights to play them again; the tables are made of these files.
+
+On the test set of version 0.1.0, settings of the environments [were chosen](comparison.md#what-was-tried), and its
+learners were trained five times: rows of that version are no results on fresh instances.
+"""
+
+
+def leaderboard_page() -> str:
+    """The table of each environment, from the runs that are committed."""
+    parts = [f"# Leaderboard\n\n{LEADERBOARD_NOTICE}\n\n{LEADERBOARD_INTRO}"]
+    for directory in sorted(RESULTS.glob("compare_agents_*/")):
+        lines = [HEADER, ["---"] * len(HEADER), *table(directory)]
+        rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        title = directory.name.removeprefix("compare_agents_")
+        parts.append(f"\n## {title}\n\n{rows}\n")
+    return "".join(parts)
+
+
+PAGES = {"environment.md": environment_page, "pretrained.md": pretrained_page, "leaderboard.md": leaderboard_page}
 
 
 def main() -> None:
