@@ -22,6 +22,7 @@ from esper_env.mdp.lifecycle import gates
 from esper_env.mdp.rewards import PRESETS, TERMS
 from esper_env.mdp.rewards.terms import Limits, largest_potential
 from esper_env.mdp.state import State
+from esper_env.registration import ENVIRONMENTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -44,6 +45,11 @@ def table(page: str, first: str) -> list[Row]:
 
 def named(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_environment_is_a_rung_of_the_ladder() -> None:
+    rungs = [name for cells in table("benchmark.md", "Rung") for name in named(cells[0])]
+    assert sorted(rungs) == sorted(ENVIRONMENTS)
 
 
 @pytest.mark.parametrize("page", PAGES)
