@@ -270,13 +270,19 @@ def main() -> None:
     if args.quick:
         example.EPOCHS, example.MINIBATCHES, args.seeds = 4, 2, 2  # type: ignore[attr-defined]
     data = example.load()
-    runs = [run for seed in range(args.seeds) for run in trial(example, data, seed)]
+    runs: list[Run] = []
+    for seed in range(args.seeds):  # what is finished is written down
+        runs += trial(example, data, seed)
+        publish(args.example, runs, args.out)
+
+
+def publish(name: str, runs: list[Run], directory: Path) -> None:
     result = {"runs": [asdict(run) for run in runs], "provenance": provenance()}
-    text = report(args.example, result, runs)
-    print("\n" + text)
-    write_json(args.out / f"{args.example}.json", result)
-    draw(args.example, runs, args.out / f"{args.example}.png")
-    (args.out / f"{args.example}.md").write_text(text, encoding="utf-8")
+    text = report(name, result, runs)
+    print("\n" + text, flush=True)
+    write_json(directory / f"{name}.json", result)
+    draw(name, runs, directory / f"{name}.png")
+    (directory / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 python examples/grow_my_transformer.py
 
 The text is the one of `esper-env data import text FILE`, or else a generated language in which brackets and agreement
-reach across nested clauses. Slots are the three layers, which are torch's own. An epoch here is 20 minibatches.
+reach across nested clauses. Slots are the three layers, which are torch's own. An epoch here is 10 minibatches.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 SLOTS = ["layers.0", "layers.1", "layers.2"]
-EPOCHS, MINIBATCHES, BATCH = 30, 20, 32
+EPOCHS, MINIBATCHES, BATCH = 30, 10, 32
 LENGTH, CHARACTERS = 32, 400_000
-VAL, TEST = 128, 512  # windows
+VAL, TEST = 64, 512  # windows
 
 
 class Causal(nn.Module):
