@@ -392,3 +392,10 @@ def test_random_play_earns_finite_returns_that_the_state_records() -> None:
         total += reward
     assert terminated.all()
     np.testing.assert_allclose(env.simulation.state.episode_return.numpy(), total, atol=1e-12)
+
+
+def test_what_costs_nothing_is_not_told_as_minus_zero() -> None:
+    env = gymnasium.make("Esper-v0", horizon=2)
+    env.reset(seed=0)
+    *_, info = env.step(dict.fromkeys(env.action_space, 0))
+    assert not [name for name, value in info["reward_terms"].items() if str(value).startswith("-0.0") and not value]

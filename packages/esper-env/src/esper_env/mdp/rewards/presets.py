@@ -55,5 +55,6 @@ class Reward:
 
     def __call__(self, transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:
         """The reward of each row, float64 [n], and its scaled terms, which sum to it."""
-        terms = {name: self.config.reward_scale * TERMS[name].value(transition) for name in self.terms}
+        # Adding 0 turns -0.0 into 0.0: what costs nothing is no loss to a reader.
+        terms = {name: self.config.reward_scale * TERMS[name].value(transition) + 0.0 for name in self.terms}
         return torch.stack(list(terms.values())).sum(dim=0), terms
