@@ -269,7 +269,8 @@ class EsperEnv(gymnasium.Env[NDArray[np.float32], dict[str, Any]]):
     - `phases` ((1, 1)): least and greatest number of phases of the data; with (1, 1) the data never change.
     - `phase_classes` ((2, 10)): least and greatest number of classes that a phase has; which ones is drawn. A redrawn
       label may be any class. Two phases may by chance have the same classes.
-    - `phase_steps` (10): steps of the shortest phase; the steps that remain are spread over the phases at random.
+    - `phase_steps` (10): steps of the shortest phase, or horizon / most phases if that is less; the steps that remain
+      are spread over the phases at random.
     - `warmup_steps` (2): steps that a host trains before GERMINATE is legal.
     - `training_steps` (2): steps in TRAINING before ADVANCE is legal.
     - `holding_steps` (1): steps in HOLDING before FOSSILIZE is legal.

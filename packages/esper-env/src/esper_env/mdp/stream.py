@@ -25,10 +25,11 @@ def phase_starts(key: Tensor, config: EsperConfig) -> Tensor:
     low, high = config.phases
     count = low + integers(key, Purpose.PHASES, 0, torch.zeros_like(key), high - low + 1)[:, None]
     index = torch.arange(high, device=key.device)
-    spare = config.horizon - count * config.phase_steps  # steps beyond the shortest phases, spread at random
+    shortest = min(config.phase_steps, config.horizon // high)
+    spare = config.horizon - count * shortest  # steps beyond the shortest phases, spread at random
     pauses = integers(key[:, None], Purpose.PHASE_START, 0, index, spare + 1)
     pauses = torch.where(index == 0, 0, torch.where(index < count, pauses, config.horizon + 1))
-    return pauses.sort(dim=1).values + index * config.phase_steps
+    return pauses.sort(dim=1).values + index * shortest
 
 
 def phase_members(key: Tensor, classes: int, config: EsperConfig) -> Tensor:
