@@ -1,6 +1,8 @@
 """A comparison on a Dask cluster of two workers, one of which is killed: its run is repeated, finished ones are not.
 
-pip install "esper-agent[cluster]"
+python examples/integrations/dask_cluster.py
+
+It needs `pip install "esper-agent[cluster]"`.
 """
 
 import os
