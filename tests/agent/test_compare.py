@@ -417,7 +417,7 @@ def test_the_command_resumes_and_reports(
         ({"--env": "NoSuchEnv-v0"}, "cannot compare agents in NoSuchEnv-v0"),
         ({"--env": "Esper-CIFAR10-v0"}, "`esper-env data fetch cifar10`"),
         ({"--steps": "10"}, "steps is 10; allowed: at least one rollout"),
-        ({"--agents": "never", "--env-set": "instances=test"}, "'instances' is not for the environment alone"),
+        ({"--agents": "never", "--env-set": "horizon=0"}, "horizon is 0; allowed: integers from 1 to 100000"),
         ({"--seeds": "0"}, "seeds is 0; allowed: integers from 1 on"),
         ({"--jobs": "0"}, "jobs is 0; allowed: integers from 1 on"),
     ],
