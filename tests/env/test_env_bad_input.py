@@ -28,12 +28,15 @@ NUMBERS = {
     **{"spike_loss": (0.5, float("inf")), "small_loss": (0.0, 1.5), "control_interval": (-1, 0.5)},
     **{"ransom_contribution": (-0.1, 1.1), "ransom_gain": (-0.1, 1.1), "churn_prunes": (0, 1.5)},
     **{"holding_limit": (0,), "plateau_tolerance": (-0.1, 1.1), "validation_samples": (0, 1.5)},
+    **{"online_weight": (-1.0, 101.0), "phase_steps": (0, 1.5)},
 }
 PAIRS = {
     "live_units": ((0, 1), (3, 1), (1.0, 2.0), (1,), 2, (1, 6)),
     "learning_rate": ((-0.1, 0.1), (0.2, 0.1), (0.1, float("inf")), 0.1),
     "label_noise": ((0.0, 1.1), (0.5, 0.1), (0.0,)),
     "subset": ((0.0, 1.0), (0.5, 1.5), "all"),
+    "phases": ((0, 1), (3, 2), (1.0, 2.0), 2),
+    "phase_classes": ((0, 2), (3, 2), (2,)),
 }
 LISTS = {
     "lesion_weights": ((0.0, 0.0, 0.0), (1.0, 1.0), (-1.0, 1.0, 1.0), (1e308, 1e308, 1e308)),
@@ -221,9 +224,9 @@ def test_after_every_kind_of_refusal_play_goes_on_as_if_nothing_had_been_asked()
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_registered_environments_check_their_arguments_too(name: str) -> None:
-    with pytest.raises(ValueError, match=r"reward is 'dense'; allowed: shaped, sparse, contribution, loss"):
+    with pytest.raises(ValueError, match=r"reward is 'dense'; allowed: shaped, sparse, contribution, stream, loss"):
         gymnasium.make(name, reward="dense")
-    with pytest.raises(ValueError, match=r"reward is 'dense'; allowed: shaped, sparse, contribution, loss"):
+    with pytest.raises(ValueError, match=r"reward is 'dense'; allowed: shaped, sparse, contribution, stream, loss"):
         gymnasium.make_vec(name, num_envs=2, reward="dense")
 
 
