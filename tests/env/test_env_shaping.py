@@ -145,7 +145,9 @@ def prescribed(monkeypatch: pytest.MonkeyPatch) -> None:
         slots = torch.zeros(1, 3, dtype=torch.float64)
         share = slots.clone()
         share[0, 1] = CONTRIBUTION[at]
-        return Evaluation(one(LOSSES[at]), one(METRICS[at]), share, slots, one(ALL_OFF[at]), one(COMMITTED[at]))
+        return Evaluation(
+            one(LOSSES[at]), one(METRICS[at]), share, slots, one(ALL_OFF[at]), one(COMMITTED[at]), torch.zeros(1, 1)
+        )
 
     def train(*_: Any) -> TrainingReport:
         return TrainingReport(one(1.0), torch.zeros(1, 3), torch.zeros(1, 3))
@@ -153,7 +155,7 @@ def prescribed(monkeypatch: pytest.MonkeyPatch) -> None:
     def control(_: Control, step: torch.Tensor, *__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return one(ALL_OFF[int(step)]), torch.ones(1, dtype=torch.bool)
 
-    monkeypatch.setattr("esper_env.mdp.simulation.evaluate", measure)
+    monkeypatch.setattr("esper_env.mdp.measuring.evaluate", measure)
     monkeypatch.setattr("esper_env.mdp.simulation.train_epoch", train)
     monkeypatch.setattr(Control, "measure", control)
 

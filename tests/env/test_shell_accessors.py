@@ -53,7 +53,9 @@ def test_nothing_outside_the_environment_reads_its_simulation():
     sources = [*ROOT.glob("packages/esper-agent/src/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/*.md")]
     allowed = "esper_env.mdp.simulation"  # the module, whose functions the throughput benchmark times
     reading = [path.name for path in sources if ".simulation" in path.read_text("utf-8").replace(allowed, "")]
-    reading = sorted({*reading} - {"strata.py", "fixed_sizes.py", "stream_regrowth.py"})  # draws that have no accessor yet
+    reading = sorted(
+        {*reading} - {"strata.py", "fixed_sizes.py", "stream_regrowth.py"}
+    )  # draws that have no accessor yet
     assert len(sources) > 50
     assert reading == []
 
